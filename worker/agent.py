@@ -1,0 +1,142 @@
+"""The agent that is trained: one τ² conversation for each rollout."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from agent_framework.openai import OpenAIChatCompletionClient
+from agentlightning import LitAgent
+from agentlightning.types import AttemptedRollout, NamedResources, ProxyLLM
+from openai import AsyncOpenAI
+
+from app.contract import JUDGED, Domain, RolloutDoc, RolloutMode, RunConfig
+from worker.reporter import Reporter
+from worker.rollouts.conversation import ASSISTANT_AGENT, RolloutSpec, run_rollout
+from worker.rollouts.tasks import load_task
+from worker.rollouts.users import user_client
+
+TRAINED_AGENT = ASSISTANT_AGENT
+"""Whose turns become training data; without it the user simulator's would too."""
+
+
+class RolloutNotJudged(Exception):
+    """The rollout says nothing about the policy; the store tries it again."""
+
+
+class Tau2Agent(LitAgent[dict[str, Any]]):
+    """Holds the conversation with the model that is being trained, and reports it."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        run_id: str,
+        attempt: int,
+        reporter: Reporter,
+        tokenizer_path: str,
+        api_key: str,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.run_id = run_id
+        self.attempt = attempt
+        self.reporter = reporter
+        self.tokenizer_path = tokenizer_path
+        self._api_key = api_key
+        self._tokenizer: Any = None
+
+    async def rollout_async(
+        self, task: dict[str, Any], resources: NamedResources, rollout: AttemptedRollout
+    ) -> float:
+        """The reward that the trainer gets.
+
+        Raises:
+            RolloutNotJudged: it ended for a reason that is not the policy's.
+        """
+        document = await self._converse(task["id"], resources, rollout)
+        last_try = rollout.attempt.sequence_id >= self.config.rollout.max_attempts
+        if document.outcome not in JUDGED:
+            if last_try:
+                self.reporter.rollout(document)
+            else:
+                self.reporter.event(
+                    "rollout_retried",
+                    {
+                        "rollout": document.id,
+                        "task": document.task_id,
+                        "outcome": document.outcome,
+                        "cause": document.cause,
+                    },
+                )
+            raise RolloutNotJudged(f"{document.outcome}: {document.cause}")
+        self.reporter.rollout(document)
+        return self._training_reward(document)
+
+    async def _converse(
+        self, task_id: str, resources: NamedResources, rollout: AttemptedRollout
+    ) -> RolloutDoc:
+        config = self.config
+        metadata = rollout.metadata or {}
+        llm = resources["main_llm"]
+        if not isinstance(llm, ProxyLLM):
+            raise TypeError(f"resource main_llm is a {type(llm).__name__}, not a ProxyLLM")
+        attempt_id = rollout.attempt.attempt_id
+        spec = RolloutSpec(
+            id=rollout_id(self.run_id, self.attempt, rollout.rollout_id, attempt_id),
+            domain=Domain(config.domain),
+            task_id=task_id,
+            mode=RolloutMode.TRAIN if rollout.mode == "train" else RolloutMode.VALIDATION,
+            max_steps=config.rollout.max_steps,
+            max_errors=config.rollout.max_errors,
+            window_tokens=min(config.rollout.window_tokens, config.training.max_prompt_tokens),
+            timeout_seconds=config.rollout.timeout_seconds,
+            run_id=self.run_id,
+            attempt=self.attempt,
+            step=metadata.get("step", 0),
+        )
+        options = {
+            **llm.sampling_parameters,
+            "max_tokens": config.training.max_response_tokens,
+            "seed": metadata.get("seed", 0),
+        }
+        async with AsyncOpenAI(
+            base_url=llm.get_base_url(rollout.rollout_id, attempt_id),
+            api_key=self._api_key,
+            timeout=config.rollout.timeout_seconds,
+            # A retried call would leave two spans of one turn; the whole rollout is retried.
+            max_retries=0,
+        ) as openai:
+            assistant = OpenAIChatCompletionClient(model=llm.model, async_client=openai)
+            user = user_client(config.user_simulator, load_task(spec.domain, task_id))
+            return await run_rollout(
+                spec,
+                assistant,
+                user,
+                assistant_options=options,
+                count_tokens=self._count_tokens,
+            )
+
+    def _training_reward(self, document: RolloutDoc) -> float:
+        """τ²'s reward, or chance where the config asks for the negative control."""
+        flipped = self.config.reward.control == "coin_flip"
+        if flipped and document.mode is RolloutMode.TRAIN:
+            digest = hashlib.sha256(f"{self.config.seed}/{document.id}".encode()).digest()
+            return float(digest[0] & 1)
+        if document.reward is None:
+            raise RolloutNotJudged(f"{document.outcome} has no reward")
+        return document.reward
+
+    def _count_tokens(self, text: str) -> int:
+        """Tokens of ``text`` as the model being trained counts them; offline."""
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self.tokenizer_path)
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def rollout_id(run_id: str, attempt: int, store_id: str, attempt_id: str) -> str:
+    """An id of ours that is the same when the same rollout is reported again."""
+    text = f"{run_id}/{attempt}/{store_id}/{attempt_id}"
+    return f"ro_{hashlib.sha256(text.encode()).hexdigest()[:26]}"

@@ -1,0 +1,166 @@
+"""Puts a run together from its config, and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import ray
+from agentlightning import Trainer
+from agentlightning.adapter import TracerTraceToTriplet
+from agentlightning.execution.client_server import ClientServerExecutionStrategy
+from agentlightning.runner import LitAgentRunner
+from verl.utils.config import validate_config
+
+from app.contract import Engine, Phase, RunConfig, WarmStartConfig, split_tasks
+from worker.agent import TRAINED_AGENT, Tau2Agent
+from worker.handover import AttemptInput
+from worker.reporter import Reporter
+from worker.rollouts.baselines import baselines
+from worker.rollouts.tasks import task_ids, tau2_splits
+from worker.training.algorithm import TautrainVERL
+from worker.training.daemon import TautrainDaemon
+from worker.training.proxy import free_port, make_proxy_key
+from worker.training.ray_cluster import start_ray
+from worker.training.refusal import ConfigRefused
+from worker.training.tracer import LocalTracer
+from worker.training.trainer import STOP_REASON_NAME, CpuTrainer, ReportingTrainer
+from worker.training.verl_config import verl_overrides
+
+RUNNER_POLL_SECONDS = 0.2
+"""How soon a runner without work asks again; agentlightning's default is 5 s."""
+
+
+def train(attempt: AttemptInput, reporter: Reporter) -> str | None:
+    """Trains the run of a claim to its end; returns why it ended early, if it did.
+
+    Raises:
+        ConfigRefused: the config cannot be run.
+        Exception: whatever ended training.
+    """
+    config = attempt.claim.config
+    train_ids, validation_ids = _plan(config, reporter)
+    policy = _policy(config, train_ids, attempt.data_dir / "cache", reporter)
+    algorithm = _algorithm(config, policy, attempt)
+    reporter.progress(Phase.BASELINES)
+    reporter.baselines(
+        baselines(
+            config.domain,
+            list(dict.fromkeys([*train_ids, *validation_ids])),
+            attempt.data_dir / "cache" / "baselines",
+        )
+    )
+    reporter.progress(Phase.STARTING, note="starting Ray and VERL")
+    key = make_proxy_key()
+    start_ray(config.resources.cpus)
+    try:
+        agent = Tau2Agent(
+            config,
+            run_id=attempt.claim.run_id,
+            attempt=attempt.claim.attempt,
+            reporter=Reporter(attempt.reporter_config(), source="runner"),
+            tokenizer_path=policy,
+            api_key=key,
+        )
+        _trainer(config, algorithm).fit(
+            agent,
+            [{"id": task_id} for task_id in train_ids],
+            val_dataset=[{"id": task_id} for task_id in validation_ids],
+        )
+    finally:
+        ray.shutdown()
+    stop_file = attempt.attempt_dir / STOP_REASON_NAME
+    return stop_file.read_text() if stop_file.exists() else None
+
+
+def _plan(config: RunConfig, reporter: Reporter) -> tuple[list[str], list[str]]:
+    known = task_ids(config.domain)
+    try:
+        train_ids, validation_ids = split_tasks(config.split, known, tau2_splits(config.domain))
+    except ValueError as error:
+        raise ConfigRefused(f"split: {error}") from error
+    unknown = sorted({*train_ids, *validation_ids} - set(known))
+    if unknown:
+        raise ConfigRefused(f"split: {config.domain} has no task {', '.join(unknown)}")
+    training = config.training
+    per_epoch = len(train_ids) // training.batch_tasks
+    if not per_epoch:
+        raise ConfigRefused(
+            f"training.batch_tasks ({training.batch_tasks}) is more than the {len(train_ids)} "
+            "tasks of the training split: there would be no step"
+        )
+    reporter.plan(
+        train_tasks=train_ids,
+        validation_tasks=validation_ids,
+        total_steps=training.max_steps or per_epoch * training.epochs,
+        train_rollouts_per_step=training.batch_tasks * config.rollout.n,
+        validation_rollouts=len(validation_ids) * config.validation.repeats,
+    )
+    return train_ids, validation_ids
+
+
+def _policy(config: RunConfig, train_ids: list[str], cache: Path, reporter: Reporter) -> str:
+    """Path of the model to start from; the tiny one is made and warm-started if need be."""
+    if config.model.path != "tiny":
+        return config.model.path
+    from worker.cpu.demonstrations import ANSWERS, record_all
+    from worker.cpu.warm_start import warm_started_policy
+
+    reporter.progress(Phase.WARM_START)
+    settings = config.model.warm_start or WarmStartConfig()
+
+    def progress(step: int, steps: int, loss: float) -> None:
+        note = f"warm start {step}/{steps}, loss {loss:.3f}"
+        print(note, flush=True)
+        reporter.progress(Phase.WARM_START, note=note)
+
+    # The answers of all mock tasks, whichever are trained on: one policy serves every split.
+    demonstrations = asyncio.run(record_all(list(ANSWERS)))
+    folder, cached = warm_started_policy(
+        demonstrations, settings, config.seed, cache / "policies", progress
+    )
+    reporter.event("policy_ready", {"path": str(folder), "cached": cached})
+    return str(folder)
+
+
+def _algorithm(config: RunConfig, policy: str, attempt: AttemptInput) -> TautrainVERL:
+    """The algorithm with its whole config, held against VERL's own validation."""
+    on_cpu = config.engine is Engine.CPU
+    checkpoints = attempt.data_dir / "checkpoints" / attempt.claim.run_id
+    overrides = verl_overrides(config, model_path=policy, checkpoints=checkpoints)
+    overrides["tautrain"] = {"attempt": str(attempt.path)}
+    try:
+        algorithm = TautrainVERL(
+            overrides,
+            trainer_cls=CpuTrainer if on_cpu else ReportingTrainer,
+            daemon_cls=TautrainDaemon,
+        )
+        validate_config(
+            algorithm.config,
+            use_reference_policy=config.training.kl_loss,
+            use_critic=False,
+        )
+    except Exception as error:
+        # VERL, Hydra and OmegaConf refuse with exceptions of many kinds, AssertionError included.
+        raise ConfigRefused(f"VERL refuses the config: {type(error).__name__}: {error}") from error
+    return algorithm
+
+
+def _trainer(config: RunConfig, algorithm: TautrainVERL) -> Trainer:
+    runners = config.rollout.runners
+    tracer = LocalTracer()
+    return Trainer(
+        algorithm=algorithm,
+        n_runners=runners,
+        tracer=tracer,
+        runner=LitAgentRunner(
+            tracer=tracer, poll_interval=RUNNER_POLL_SECONDS, interval_jitter=RUNNER_POLL_SECONDS / 4
+        ),
+        # Without agent_match the user simulator's turns become training data.
+        adapter=TracerTraceToTriplet(agent_match=TRAINED_AGENT),
+        strategy=ClientServerExecutionStrategy(
+            n_runners=runners, server_host="127.0.0.1", server_port=free_port()
+        ),
+    )
+
+

@@ -1,0 +1,175 @@
+"""VERL's trainer as agentlightning drives it, reporting each step."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from agentlightning.verl.trainer import AgentLightningTrainer
+from verl.single_controller.ray.base import (
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+)
+
+from app.contract import Phase
+from worker.cpu.engine import CpuActorWorker
+from worker.handover import AttemptInput
+from worker.reporter import Reporter
+from worker.training.daemon import NothingToLearn
+
+STOP_REASON_NAME = "stop_reason"
+"""File in the attempt's directory that says why training ended early."""
+
+
+class ReportingTrainer(AgentLightningTrainer):
+    """Reports phases, every metric and checkpoints to the API while training goes on.
+
+    It runs inside a Ray actor. ``config.tautrain.attempt`` is the path of the attempt's input.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        attempt = AttemptInput.read(Path(kwargs["config"].tautrain.attempt))
+        self.run_config = attempt.claim.config
+        seed = self.run_config.seed
+        # agentlightning shuffles samples with the global generator.
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        kwargs["daemon_cls"] = functools.partial(kwargs["daemon_cls"], run_config=self.run_config)
+        super().__init__(**kwargs)
+        self.reporter = Reporter(attempt.reporter_config(), source="trainer")
+        self.validation_reward: float | None = None
+        self.best: tuple[float, int] | None = None
+        self._stop_file = attempt.attempt_dir / STOP_REASON_NAME
+        self._deadline = _deadline(self.run_config.budget.max_seconds)
+
+    def fit(self) -> None:
+        """Trains to the end; what was reported is shipped before it returns."""
+        try:
+            super().fit()
+        finally:
+            self.reporter.close(timeout=10)
+
+    def _epoch(self) -> int:
+        return max(0, self.global_steps - 1) // max(1, len(self.train_dataloader))
+
+    def _progress(self, phase: Phase) -> None:
+        self.reporter.progress(phase, step=self.global_steps, epoch=self._epoch())
+
+    def _train_step(self, batch_dict: dict[str, Any]) -> dict[str, Any]:
+        self._progress(Phase.ROLLOUT)
+        self._stop_after_next_step_if_out_of_time()
+        self.agent_mode_daemon.step = self.global_steps
+        try:
+            metrics: dict[str, Any] = super()._train_step(batch_dict)
+        except NothingToLearn as nothing:
+            # Nothing is known against the policy in such a step, so it stays as it is.
+            self.agent_mode_daemon.clear_data_and_server()
+            self.async_rollout_manager.sleep()
+            self.reporter.event(
+                "step_without_update", {"step": self.global_steps, "why": str(nothing)}
+            )
+            metrics = {"training/skipped": 1.0}
+        self.reporter.metrics(self.global_steps, metrics)
+        return metrics
+
+    def _validate(self) -> dict[str, Any]:
+        self._progress(Phase.VALIDATING)
+        self.agent_mode_daemon.step = self.global_steps
+        metrics: dict[str, Any] = super()._validate()
+        self.validation_reward = metrics.get("val/reward")
+        self.reporter.metrics(self.global_steps, metrics)
+        return metrics
+
+    def _stop_after_next_step_if_out_of_time(self) -> None:
+        """Makes the next step the last one, which is validated and saved like any last step."""
+        if time.monotonic() > self._deadline and self.total_training_steps > self.global_steps + 1:
+            self.total_training_steps = self.global_steps + 1
+            self._stop_file.write_text("time")
+            self.reporter.event("out_of_time", {"last_step": self.total_training_steps})
+
+    def _save_checkpoint(self) -> None:
+        self._progress(Phase.CHECKPOINT)
+        super()._save_checkpoint()
+        step = self.global_steps
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{step}"
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        self.reporter.checkpoint(
+            step=step,
+            path=str(folder),
+            size_bytes=size,
+            validation_reward=self.validation_reward,
+        )
+        if self.validation_reward is not None:
+            reward = float(self.validation_reward)
+            if self.best is None or reward >= self.best[0]:
+                self.best = (reward, step)
+        self._forget_old_checkpoints()
+
+    def _forget_old_checkpoints(self) -> None:
+        """Keeps the newest ``keep_checkpoints`` and the best by validation."""
+        folders = sorted(
+            Path(self.config.trainer.default_local_dir).glob("global_step_*"),
+            key=lambda folder: int(folder.name.rsplit("_", 1)[1]),
+        )
+        keep = {folder.name for folder in folders[-self.run_config.training.keep_checkpoints :]}
+        if self.best is not None:
+            keep.add(f"global_step_{self.best[1]}")
+        for folder in folders:
+            if folder.name not in keep:
+                shutil.rmtree(folder)
+
+
+def _deadline(max_seconds: float | None) -> float:
+    return math.inf if max_seconds is None else time.monotonic() + max_seconds
+
+
+class PolicyServers:
+    """What agentlightning's trainer asks of VERL's rollout manager, over servers that always run.
+
+    The servers share their weights with the actor, so there is nothing to wake or put to sleep.
+    """
+
+    def __init__(self, server_addresses: list[str]) -> None:
+        self.server_addresses = server_addresses
+
+    def wake_up(self) -> None:
+        """Before rollouts: the server is awake."""
+
+    def sleep(self) -> None:
+        """After rollouts: the server stays awake."""
+
+
+class CpuTrainer(ReportingTrainer):
+    """The same loop over one CPU worker that is actor, reference and rollout server."""
+
+    def init_workers(self) -> None:
+        """One Ray worker on one CPU, in place of VERL's GPU pools and vLLM servers."""
+        pool = RayResourcePool([1], use_gpu=False, max_colocate_count=1)
+        worker = RayClassWithInitArgs(
+            cls=ray.remote(CpuActorWorker),
+            config=self.config.actor_rollout_ref,
+            seed=self.run_config.seed,
+        )
+        group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=worker, device_name="cpu")
+        group.init_model()
+        self.actor_rollout_wg = group
+        self.ref_policy_wg = group
+        self.async_rollout_mode = True
+        self.async_rollout_manager = PolicyServers(group.server_address())
+
+    def fit(self) -> None:
+        """Trains, then stops the policy server."""
+        try:
+            super().fit()
+        finally:
+            self.actor_rollout_wg.close()
