@@ -25,6 +25,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.actor.dp_actor import DataParallelPPOActor
 
+from worker.cpu.audit import SamplingAudit
 from worker.cpu.chat import PromptBuilder
 from worker.cpu.generate import Generator
 from worker.cpu.padding import trim
@@ -83,6 +84,7 @@ class CpuActorWorker(Worker):
             self.reference = DataParallelPPOActor(
                 config=omega_conf_to_dataclass(actor), actor_module=frozen
             )
+        self.audit = SamplingAudit()
         self.generator = Generator(
             self.model, end=self.tokenizer.eos_token_id, pad=self.tokenizer.pad_token_id
         )
@@ -93,6 +95,7 @@ class CpuActorWorker(Worker):
             model_name=path,
             max_prompt_tokens=rollout.prompt_length,
             max_response_tokens=rollout.response_length,
+            on_reply=self.audit.sampled,
         )
         self.server.start()
 
@@ -105,6 +108,7 @@ class CpuActorWorker(Worker):
     def compute_log_prob(self, data: DataProto) -> DataProto:
         """``old_log_probs`` and ``entropys``, each [batch, response], at the rollout temperature."""
         log_probs, entropies = self._paused(self.actor, data, entropy=True)
+        self.audit.compare(data, log_probs)
         return DataProto.from_dict(
             tensors={"old_log_probs": log_probs, "entropys": entropies},
             meta_info={"temperature": self.config.rollout.temperature},
@@ -129,6 +133,7 @@ class CpuActorWorker(Worker):
             self.model.eval()
             self.generator.resume()
         metrics["actor/lr"] = self.optimizer.param_groups[0]["lr"]
+        metrics.update(self.audit.take())
         return DataProto(meta_info={"metrics": metrics})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

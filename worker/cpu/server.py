@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -50,12 +51,14 @@ class PolicyServer:
         model_name: str,
         max_prompt_tokens: int,
         max_response_tokens: int,
+        on_reply: Callable[[list[int], Generation], None] | None = None,
     ) -> None:
         self._generator = generator
         self._prompts = prompts
         self._model_name = model_name
         self._max_prompt = max_prompt_tokens
         self._max_response = max_response_tokens
+        self._on_reply = on_reply
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
@@ -109,6 +112,8 @@ class PolicyServer:
             )
         )
         self._prompts.remember(text, ids, generation.ids)
+        if self._on_reply is not None:
+            self._on_reply(ids, generation)
         return JSONResponse(self._answer(ids, generation, with_log_probs=bool(request.logprobs)))
 
     def _answer(
