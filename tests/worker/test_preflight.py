@@ -1,0 +1,128 @@
+"""What is refused before a child is started, and the environment it is started in."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from app.contract import Engine, RunConfig
+from worker import probe
+from worker.environment import child_environment
+from worker.preflight import preflight
+
+CPU = [Engine.CPU]
+
+
+def config(**fields):
+    return RunConfig.model_validate(fields)
+
+
+def test_the_default_config_has_nothing_against_it():
+    assert preflight(config(), {}, CPU) is None
+
+
+@pytest.mark.parametrize("environment", [{}, {"MY_KEY": ""}])
+def test_a_missing_key_names_the_variable_and_the_field(environment):
+    user = {"kind": "openai", "api_key_env": "MY_KEY"}
+    problem = preflight(config(user_simulator=user), environment, CPU)
+    assert problem.code == "missing_key"
+    assert "MY_KEY" in problem.message
+    assert "user_simulator.api_key_env" in problem.message
+    assert preflight(config(user_simulator=user), {"MY_KEY": "k"}, CPU) is None
+
+
+@pytest.mark.parametrize("path", ["/no/such/model", "./no/model", "~/no/model", "no-such-model"])
+def test_a_model_that_is_not_there_names_the_field_and_the_path(path):
+    problem = preflight(config(model={"path": path}), {}, CPU)
+    assert problem.code == "model_not_found"
+    assert "model.path" in problem.message
+    assert path in problem.message
+
+
+def test_a_model_that_is_there_is_fine(tmp_path, monkeypatch):
+    assert preflight(config(model={"path": str(tmp_path)}), {}, CPU) is None
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    environment = child_environment({}, config(model={"path": "org/name"}), 1)
+    assert preflight(config(model={"path": "org/name"}), environment, CPU) is None
+    assert environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_hub_id_is_allowed_unless_the_environment_forbids_the_hub(tmp_path):
+    hub = config(model={"path": "Qwen/Qwen2.5-1.5B-Instruct"})
+    assert preflight(hub, {}, CPU) is None
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    problem = preflight(hub, offline, CPU)
+    assert (problem.code, "HF_HUB_OFFLINE" in problem.message) == ("model_not_found", True)
+    (tmp_path / "hub" / "models--Qwen--Qwen2.5-1.5B-Instruct" / "snapshots").mkdir(parents=True)
+    assert preflight(hub, offline, CPU) is None
+
+
+def test_an_engine_that_is_not_installed_is_named_with_the_extra_to_install():
+    problem = preflight(config(engine="gpu"), {}, CPU)
+    assert problem.code == "engine_not_installed"
+    assert "tautrain[gpu]" in problem.message
+
+
+def test_nothing_phones_home_unless_the_config_asks():
+    base = {"AGENTOPS_API_KEY": "k", "NO_PROXY": "intranet", "WANDB_MODE": "online"}
+    quiet = child_environment(base, config(), 42)
+    assert "AGENTOPS_API_KEY" not in quiet
+    assert quiet["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert quiet["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
+    assert quiet["WANDB_MODE"] == "disabled"
+    assert quiet["HF_HUB_OFFLINE"] == "1"
+    assert quiet["DO_NOT_TRACK"] == "1"
+    assert quiet["NO_PROXY"] == "intranet,127.0.0.1,localhost,::1"
+    assert quiet["TAUTRAIN_WORKER_PID"] == "42"
+    asked = config(model={"path": "org/name"}, tracking={"backends": ["wandb"]})
+    asking = child_environment(base, asked, 42)
+    assert asking["WANDB_MODE"] == "online"
+    assert "HF_HUB_OFFLINE" not in asking
+
+
+def test_the_threads_a_user_set_are_kept():
+    assert child_environment({"OMP_NUM_THREADS": "3"}, config(), 1)["OMP_NUM_THREADS"] == "3"
+    assert int(child_environment({}, config(), 1)["OMP_NUM_THREADS"]) >= 1
+
+
+def test_the_probe_finds_this_machine_and_imports_nothing_heavy(repository):
+    script = """
+import json, sys
+import worker.__main__
+from worker.probe import probe
+found = probe("here")
+heavy = {"torch", "tau2", "agentlightning", "verl", "ray", "transformers", "numpy"}
+print(json.dumps([json.loads(found.model_dump_json()), sorted(heavy & set(sys.modules))]))
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=True
+    )
+    found, heavy = json.loads(answer.stdout)
+    assert heavy == []
+    assert found["cpus"] >= 1
+    assert found["memory_bytes"] > 2**28
+    assert found["versions"]["python"].startswith("3.")
+
+
+def test_a_gpu_engine_needs_a_gpu_and_vllm(monkeypatch):
+    installed = {"torch", "verl"}
+    monkeypatch.setattr(probe, "_installed", lambda module: module in installed)
+    assert probe.installed_engines(gpus=1) == [Engine.CPU]
+    installed.add("vllm")
+    assert probe.installed_engines(gpus=1) == [Engine.CPU, Engine.GPU]
+    assert probe.installed_engines(gpus=0) == [Engine.CPU]
+    installed.remove("torch")
+    assert probe.installed_engines(gpus=1) == []
+    with pytest.raises(probe.NoEngine, match=r"tautrain\[cpu\]"):
+        probe.probe("nothing here")
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 4), ("0,1", 2), ("", 0), ("-1", 0), ("2,-1,3", 1)]
+)
+def test_only_gpus_that_a_child_would_see_are_counted(monkeypatch, visible, count):
+    monkeypatch.setattr(probe, "_gpus_of_machine", lambda: 4)
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert probe.count_gpus(environment) == count

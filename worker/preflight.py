@@ -1,0 +1,102 @@
+"""What is checked before a child is started, so that a plain mistake is a plain message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from app.contract import Engine, OpenAIUser, RunConfig, RunError
+
+TINY = "tiny"
+"""The model path of the policy that is made by code."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_YES = frozenset({"1", "true", "yes", "on"})
+
+
+def preflight(
+    config: RunConfig, environment: Mapping[str, str], engines: Collection[Engine]
+) -> RunError | None:
+    """Why this worker cannot run ``config``; None if nothing speaks against it.
+
+    Codes: ``engine_not_installed``, ``missing_key``, ``model_not_found``.
+    """
+    return (
+        _engine_problem(config, engines)
+        or _key_problem(config, environment)
+        or _model_problem(config, environment)
+    )
+
+
+def is_local(path: str) -> bool:
+    """Whether a model path means a place on this machine."""
+    return path.startswith(("/", ".", "~")) or Path(path).exists()
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether a model path is an id ``org/name`` of the model hub."""
+    return path != TINY and not is_local(path) and _HUB_ID.fullmatch(path) is not None
+
+
+def _engine_problem(config: RunConfig, engines: Collection[Engine]) -> RunError | None:
+    if config.engine in engines:
+        return None
+    extra = "cpu" if config.engine is Engine.CPU else "gpu"
+    has = ", ".join(sorted(engines)) or "none"
+    needs = "" if config.engine is Engine.CPU else " on a machine with a GPU"
+    return RunError(
+        code="engine_not_installed",
+        message=(
+            f"engine: this worker cannot run '{config.engine}' (it has: {has}); "
+            f"install tautrain[{extra}] where it runs{needs}, or set engine to one that it has"
+        ),
+    )
+
+
+def _key_problem(config: RunConfig, environment: Mapping[str, str]) -> RunError | None:
+    user = config.user_simulator
+    if not isinstance(user, OpenAIUser) or environment.get(user.api_key_env):
+        return None
+    return RunError(
+        code="missing_key",
+        message=(
+            f"user_simulator.api_key_env: the worker's environment has no {user.api_key_env}; "
+            "set it where the worker runs and start the worker again, or name another variable"
+        ),
+    )
+
+
+def _model_problem(config: RunConfig, environment: Mapping[str, str]) -> RunError | None:
+    path = config.model.path
+    if path == TINY:
+        return None
+    if is_local(path):
+        if Path(path).expanduser().exists():
+            return None
+        why = "does not exist on this worker"
+    elif not is_hub_id(path):
+        why = "is neither a path on this worker nor a hub id (org/name)"
+    elif _hub_is_off(environment) and not _cached(path, environment):
+        why = "is a hub id, but HF_HUB_OFFLINE forbids the hub and it is not in the cache"
+    else:
+        return None
+    return RunError(
+        code="model_not_found",
+        message=(
+            f"model.path: '{path}' {why}; give a path that exists where the worker runs, "
+            f"a hub id that it may load, or '{TINY}'"
+        ),
+    )
+
+
+def _hub_is_off(environment: Mapping[str, str]) -> bool:
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(environment.get(name, "").lower() in _YES for name in names)
+
+
+def _cached(model_id: str, environment: Mapping[str, str]) -> bool:
+    """Whether the hub's cache folder has this model, where the hub's own library looks for it."""
+    home = environment.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(environment.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    return (cache / f"models--{model_id.replace('/', '--')}" / "snapshots").is_dir()
