@@ -160,8 +160,8 @@ class SplitConfig(Words):
 class WarmStartConfig(Words):
     """Supervised learning, before RL, of a tiny policy on a mix of right and wrong answers."""
 
-    steps: int = Field(100, ge=1, le=100_000)
-    learning_rate: float = Field(3e-3, gt=0, le=1)
+    steps: int = Field(80, ge=1, le=100_000)
+    learning_rate: float = Field(8e-3, gt=0, le=1)
     right_fraction: float = Field(
         0.35, gt=0, lt=1, description="Share of right answers in the mix, per task."
     )
@@ -186,7 +186,7 @@ class RolloutConfig(Words):
 
     n: int = Field(8, ge=1, le=1024, description="Rollouts of each task in a step: the group.")
     temperature: float = Field(1.0, ge=0, le=2)
-    max_steps: int = Field(100, ge=1, le=10_000, description="τ² steps of one conversation.")
+    max_steps: int = Field(80, ge=1, le=10_000, description="τ² steps of one conversation.")
     max_errors: int = Field(10, ge=1, description="Tool errors before the conversation ends.")
     window_tokens: int = Field(4000, ge=64, description="What the assistant sees of the past.")
     runners: int = Field(4, ge=1, le=256, description="Processes that hold conversations.")
@@ -616,7 +616,7 @@ class DebugRollout(Words):
     task_id: str = Field(min_length=1)
     assistant: Assistant = Field(default_factory=ReferenceAssistant)
     user_simulator: UserSimulator = Field(default_factory=ScriptedUser)
-    max_steps: int = Field(100, ge=1, le=1000)
+    max_steps: int = Field(80, ge=1, le=1000)
     max_errors: int = Field(10, ge=1, le=1000)
     window_tokens: int = Field(4000, ge=64)
     deadline_seconds: float = Field(120, gt=0, le=3600)

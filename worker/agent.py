@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 from app.contract import JUDGED, Domain, RolloutDoc, RolloutMode, RunConfig
 from worker.reporter import Reporter
 from worker.rollouts.conversation import ASSISTANT_AGENT, RolloutSpec, run_rollout
+from worker.rollouts.endpoints import close
 from worker.rollouts.tasks import load_task
 from worker.rollouts.users import user_client
 
@@ -44,7 +45,9 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         self.reporter = reporter
         self.tokenizer_path = tokenizer_path
         self._api_key = api_key
+        # Made in the runner's own process, after the fork.
         self._tokenizer: Any = None
+        self._openai: AsyncOpenAI | None = None
 
     async def rollout_async(
         self, task: dict[str, Any], resources: NamedResources, rollout: AttemptedRollout
@@ -100,15 +103,14 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
             "max_tokens": config.training.max_response_tokens,
             "seed": metadata.get("seed", 0),
         }
-        async with AsyncOpenAI(
-            base_url=llm.get_base_url(rollout.rollout_id, attempt_id),
-            api_key=self._api_key,
-            timeout=config.rollout.timeout_seconds,
-            # A retried call would leave two spans of one turn; the whole rollout is retried.
-            max_retries=0,
-        ) as openai:
-            assistant = OpenAIChatCompletionClient(model=llm.model, async_client=openai)
-            user = user_client(config.user_simulator, load_task(spec.domain, task_id))
+        assistant = OpenAIChatCompletionClient(
+            model=llm.model,
+            async_client=self._endpoint().with_options(
+                base_url=llm.get_base_url(rollout.rollout_id, attempt_id)
+            ),
+        )
+        user = user_client(config.user_simulator, load_task(spec.domain, task_id))
+        try:
             return await run_rollout(
                 spec,
                 assistant,
@@ -116,6 +118,19 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
                 assistant_options=options,
                 count_tokens=self._count_tokens,
             )
+        finally:
+            await close(user)
+
+    def _endpoint(self) -> AsyncOpenAI:
+        """The process's connection to the proxy; a new one for each rollout costs 20 ms."""
+        if self._openai is None:
+            self._openai = AsyncOpenAI(
+                api_key=self._api_key,
+                timeout=self.config.rollout.timeout_seconds,
+                # A retried call would leave two spans of one turn; the whole rollout is retried.
+                max_retries=0,
+            )
+        return self._openai
 
     def _training_reward(self, document: RolloutDoc) -> float:
         """τ²'s reward, or chance where the config asks for the negative control."""

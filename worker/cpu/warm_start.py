@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
+from transformers import DynamicCache, PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from app.contract import WarmStartConfig
 from worker.cpu.chat import PromptBuilder
@@ -80,15 +80,17 @@ def train(
     progress: Progress | None = None,
 ) -> float:
     """Minimises the weighted negative log-likelihood of what the policy said; returns the last."""
-    width = max(len(sequence.ids) for sequence in batch)
+    common = _common_prefix(batch)
+    start = torch.tensor([batch[0].ids[:common]])
+    width = max(len(sequence.ids) for sequence in batch) - common
     ids = torch.full((len(batch), width), pad)
-    mask = torch.zeros(len(batch), width, dtype=torch.long)
+    mask = torch.ones(len(batch), common + width, dtype=torch.long)
     said = torch.zeros(len(batch), width, dtype=torch.bool)
     for row, sequence in enumerate(batch):
-        length = len(sequence.ids)
-        ids[row, :length] = torch.tensor(sequence.ids)
-        mask[row, :length] = 1
-        said[row, :length] = torch.tensor(sequence.said, dtype=torch.bool)
+        length = len(sequence.ids) - common
+        ids[row, :length] = torch.tensor(sequence.ids[common:])
+        mask[row, common + length :] = 0
+        said[row, :length] = torch.tensor(sequence.said[common:], dtype=torch.bool)
     spoken = said[:, 1:]
     targets = ids[:, 1:][spoken]
     weights = torch.tensor([sequence.weight for sequence in batch])
@@ -100,7 +102,7 @@ def train(
     model.train()
     value = float("nan")
     for step in range(1, config.steps + 1):
-        hidden = model.model(input_ids=ids, attention_mask=mask).last_hidden_state[:, :-1][spoken]
+        hidden = _hidden(model, start, ids, mask)[:, :-1][spoken]
         losses = torch.nn.functional.cross_entropy(
             model.lm_head(hidden), targets, reduction="none"
         )
@@ -115,6 +117,40 @@ def train(
             progress(step, config.steps, value)
     model.eval()
     return value
+
+
+def _common_prefix(batch: list[Sequence]) -> int:
+    """How many first tokens all sequences share, and none of them says."""
+    rows = [(sequence.ids, sequence.said) for sequence in batch]
+    shortest = min(len(ids) for ids, _ in rows) - 1
+    first = rows[0][0]
+    return next(
+        (i for i in range(shortest) if any(ids[i] != first[i] or said[i] for ids, said in rows)),
+        shortest,
+    )
+
+
+def _hidden(
+    model: Qwen2ForCausalLM, start: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Hidden states of ``ids``, [batch, width, size], after a start that is computed once.
+
+    Two thirds of each conversation is the same policy and tools; gradients flow through it too.
+    """
+    cache = DynamicCache()
+    model.model(input_ids=start, past_key_values=cache, use_cache=True)
+    repeated = tuple(
+        (keys.expand(len(ids), -1, -1, -1), values.expand(len(ids), -1, -1, -1))
+        for keys, values in cache.to_legacy_cache()
+    )
+    output = model.model(
+        input_ids=ids,
+        attention_mask=mask,
+        past_key_values=DynamicCache.from_legacy_cache(repeated),
+        use_cache=True,
+    )
+    hidden: torch.Tensor = output.last_hidden_state
+    return hidden
 
 
 def cache_key(seed: int, config: WarmStartConfig, demonstrations: list[Demonstration]) -> str:

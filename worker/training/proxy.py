@@ -41,6 +41,8 @@ def loopback_proxy(store: LightningStore) -> LLMProxy:
     return LLMProxy(
         store=store,
         model_list=[],
+        # Samples are built from the runners' own spans; the proxy's would only be exported twice.
+        callbacks=["return_token_ids"],
         launcher_args=PythonServerLauncherArgs(
             host="127.0.0.1",
             port=free_port(),

@@ -25,4 +25,6 @@ def start_ray(cpus: int) -> None:
         _node_ip_address=LOOPBACK,
         log_to_driver=True,
         logging_level="warning",
+        # Ray's default niceness of 15 would let the conversations starve the policy they wait for.
+        _system_config={"worker_niceness": 0},
     )

@@ -1,0 +1,104 @@
+"""Rollouts: those of a run, one with its conversation, and one made now."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Path, Query
+from sqlalchemy.orm import defer
+from sqlmodel import col, select
+from starlette.concurrency import run_in_threadpool
+
+from app.contract import DebugRollout, Outcome, RolloutDoc, RolloutMode, now
+from app.deps import LARGEST_INTEGER, Cursor, Limit, Parts, PartsDep, RunId, run_or_404
+from app.documents import RolloutDetail, RolloutPage
+from app.jsontext import JsonRoute
+from app.problems import FieldProblem, documented, invalid, not_found
+from app.rollouts import detail, item, store
+from app.tables import Rollout
+from app.tasks import catalogue
+
+router = APIRouter(tags=["rollouts"], route_class=JsonRoute)
+
+WITHOUT_MESSAGES = defer(cast("Any", Rollout.messages))
+Reward = Annotated[float | None, Query(allow_inf_nan=False)]
+
+
+@router.get("/runs/{run_id}/rollouts", responses=documented(404))
+def list_rollouts(
+    run_id: RunId,
+    parts: PartsDep,
+    step: Annotated[int | None, Query(ge=0, le=LARGEST_INTEGER)] = None,
+    mode: RolloutMode | None = None,
+    task_id: Annotated[str | None, Query(max_length=500)] = None,
+    outcome: Outcome | None = None,
+    min_reward: Reward = None,
+    max_reward: Reward = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> RolloutPage:
+    """Rollouts of a run, newest first."""
+    query = select(Rollout).where(Rollout.run_id == run_id)
+    if step is not None:
+        query = query.where(Rollout.step == step)
+    if mode is not None:
+        query = query.where(Rollout.mode == mode.value)
+    if task_id is not None:
+        query = query.where(Rollout.task_id == task_id)
+    if outcome is not None:
+        query = query.where(Rollout.outcome == outcome.value)
+    if min_reward is not None:
+        query = query.where(col(Rollout.reward) >= min_reward)
+    if max_reward is not None:
+        query = query.where(col(Rollout.reward) <= max_reward)
+    if cursor is not None:
+        query = query.where(Rollout.id < cursor)
+    query = query.order_by(col(Rollout.id).desc()).limit(limit + 1)
+    with parts.database.read() as session:
+        run_or_404(session, run_id)
+        rows = session.exec(query.options(WITHOUT_MESSAGES)).all()
+        page = [item(row) for row in rows[:limit]]
+    more = len(rows) > limit
+    return RolloutPage(items=page, next_cursor=page[-1].id if more else None)
+
+
+@router.get("/rollouts/{rollout_id}", responses=documented(404))
+def get_rollout(rollout_id: Annotated[str, Path(max_length=200)], parts: PartsDep) -> RolloutDetail:
+    """One rollout with its whole conversation."""
+    with parts.database.read() as session:
+        row = session.get(Rollout, rollout_id)
+        if row is None:
+            raise not_found("rollout", rollout_id)
+        return detail(session, row)
+
+
+@router.post("/rollouts/debug", responses=documented(413, 429, 503))
+async def debug_rollout(request: DebugRollout, parts: PartsDep) -> RolloutDetail:
+    """One task, one conversation, now. Passing its deadline is an outcome, not an error."""
+    await run_in_threadpool(_check, request)
+    rollout = await parts.debug_pool.run(request)
+    parts.telemetry.debug_rollouts.labels(outcome=rollout.outcome.value).inc()
+    return await run_in_threadpool(_keep, parts, rollout)
+
+
+def _check(request: DebugRollout) -> None:
+    """Refuses what no child need be started for."""
+    problems = []
+    if request.task_id not in catalogue(request.domain).tasks:
+        message = f"domain {request.domain} has no task {request.task_id!r}"
+        problems.append(FieldProblem(path="task_id", message=message))
+    for name in ("assistant", "user_simulator"):
+        part = getattr(request, name)
+        if part.kind == "openai" and not os.environ.get(part.api_key_env):
+            message = f"the API's environment has no {part.api_key_env}"
+            problems.append(FieldProblem(path=f"{name}.api_key_env", message=message))
+    if problems:
+        raise invalid(problems)
+
+
+def _keep(parts: Parts, rollout: RolloutDoc) -> RolloutDetail:
+    with parts.database.write() as session:
+        store(session, rollout, now())
+        session.flush()
+        return detail(session, session.get_one(Rollout, rollout.id))

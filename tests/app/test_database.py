@@ -1,0 +1,111 @@
+"""Migrations, durability settings, and a database of a newer version."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from fastapi.testclient import TestClient
+from sqlalchemy import inspect, text
+from sqlmodel import SQLModel
+
+import app.tables
+from app.database import MIGRATIONS, Database, DatabaseTooNew, alembic_config
+from app.main import create_app
+from app.settings import Settings
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Database:
+    return Database(f"sqlite:///{tmp_path / 'deep' / 'down' / 'x.db'}")
+
+
+def test_the_migrated_schema_is_that_of_the_models(fresh: Database) -> None:
+    assert app.tables.Run.__tablename__ == "run"
+    fresh.migrate()
+    with fresh.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_migrations_go_down_and_up_again(fresh: Database) -> None:
+    fresh.migrate()
+    config = alembic_config()
+    with fresh.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert inspect(fresh.engine).get_table_names() == ["alembic_version"]
+    fresh.migrate()
+    assert set(SQLModel.metadata.tables) < set(inspect(fresh.engine).get_table_names())
+    fresh.migrate()
+
+
+def test_a_database_of_a_newer_version_is_refused_by_name(settings: Settings) -> None:
+    database = Database(settings.sqlalchemy_url())
+    database.migrate()
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.close()
+    with pytest.raises(DatabaseTooNew, match=r"revision 9999.*newer tautrain"):
+        create_app(settings)
+
+
+def test_what_was_committed_is_synced(fresh: Database) -> None:
+    fresh.migrate()
+    with fresh.engine.connect() as connection:
+
+        def pragma(name: str) -> Any:
+            return connection.execute(text(f"PRAGMA {name}")).scalar_one()
+
+        assert pragma("journal_mode") == "wal"
+        assert pragma("synchronous") == 2
+        assert pragma("foreign_keys") == 1
+        assert pragma("busy_timeout") == 10_000
+
+
+def test_a_failed_write_leaves_nothing(fresh: Database) -> None:
+    fresh.migrate()
+
+    def fail_after_writing() -> None:
+        with fresh.write() as session:
+            session.execute(text("PRAGMA defer_foreign_keys=ON"))
+            session.execute(text("INSERT INTO report_id VALUES ('run', 'r')"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_after_writing()
+    with fresh.read() as session:
+        assert session.execute(text("SELECT count(*) FROM report_id")).scalar_one() == 0
+
+
+def test_a_read_only_database_is_503_and_not_500(client: TestClient, database: Database) -> None:
+    assert client.post("/runs", json={}).status_code == 201
+
+    def refuse(connection: Any, *_: Any) -> None:
+        connection.execute("PRAGMA query_only=ON")
+
+    from sqlalchemy import event
+
+    event.listen(database.engine, "checkout", refuse)
+    answer = client.post("/runs", json={})
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["retry-after"] == "2"
+
+
+def test_migrations_are_found_from_any_folder(tmp_path: Path) -> None:
+    assert (MIGRATIONS / "env.py").is_file()
+    root = MIGRATIONS.parent
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "from app.database import Database\n"
+        "Database('sqlite:///here.db').migrate()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "here.db").stat().st_size > 0

@@ -1,0 +1,129 @@
+"""The command line, with real processes where it starts some."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from app import cli
+from app.demo.processes import Processes
+from tests.real_processes import ROOT, WAIT_SECONDS, environment, unused_port, wait_for
+
+
+def serve(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", "serve"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_serve_answers_and_ends_in_order_on_a_signal(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    port = unused_port()
+    processes = Processes()
+    command = [sys.executable, "-m", "app.cli", "serve"]
+    child = processes.start("api", command, environment(tmp_path / "data", port), tmp_path / "log")
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False)
+
+    def ready() -> bool:
+        assert child.exit_code is None, child.log_tail()
+        try:
+            return client.get("/readyz").is_success
+        except httpx.TransportError:
+            return False
+
+    try:
+        wait_for(ready, "the API")
+        assert client.get("/runs").json()["items"] == []
+        child.process.send_signal(signum)
+        assert child.process.wait(WAIT_SECONDS) in {128 + signum, -signum}
+    finally:
+        client.close()
+        assert processes.stop() == []
+    assert f"http://127.0.0.1:{port}" in child.log.read_text()
+    assert "Application shutdown complete" in child.log.read_text()
+    assert "Traceback" not in child.log.read_text()
+    assert "Aborted" not in child.log.read_text()
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = serve(environment(tmp_path / "data", port))
+    assert ended.returncode == 1
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert len(lines) == 1
+    assert "TAUTRAIN_PORT" in lines[0]
+    assert str(port) in lines[0]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_wrong_setting_is_one_line_that_names_its_variable(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", 0) | {"TAUTRAIN_PORT": "secret-word"}
+    ended = serve(env)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("tautrain: TAUTRAIN_PORT: ")
+    assert len(ended.stderr.splitlines()) == 1
+    assert "secret-word" not in ended.stderr
+
+
+def test_a_database_of_a_newer_revision_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with sqlite3.connect(tmp_path / "data" / "tautrain.db") as database:
+        database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        database.execute("INSERT INTO alembic_version VALUES ('from_the_future')")
+    database.close()
+    ended = serve(environment(tmp_path / "data", unused_port()))
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stdout + ended.stderr
+    told_of = [line for line in ended.stderr.splitlines() if "from_the_future" in line]
+    assert len(told_of) == 1
+
+
+def test_the_version_is_shown() -> None:
+    shown = CliRunner().invoke(cli.cli, ["--version"])
+    assert shown.exit_code == 0
+    assert shown.output == f"tautrain {cli.version()}\n"
+
+
+def without(*missing: str) -> Callable[..., Any]:
+    found = importlib.util.find_spec
+    return lambda name, package=None: None if name in missing else found(name, package)
+
+
+def test_a_worker_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.importlib.util, "find_spec", without("torch", "ray"))
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it started"))
+    ended = CliRunner().invoke(cli.cli, ["worker"])
+    assert ended.exit_code == 1
+    assert "torch, ray" in ended.output
+    assert "tautrain[cpu]" in ended.output
+
+
+def test_the_worker_command_becomes_the_worker_with_its_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _program, words: became.append(words))
+    CliRunner().invoke(cli.cli, ["worker", "--once", "--name", "w1", "--help"])
+    assert became == [[sys.executable, "-m", "worker", "--once", "--name", "w1", "--help"]]

@@ -1,0 +1,56 @@
+"""Chat models behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import os
+
+from agent_framework.openai import OpenAIChatCompletionClient
+from openai import AsyncOpenAI
+
+from worker.rollouts.agents import CHAT_OPTIONS, ChatClient
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+
+
+class MissingKey(LookupError):
+    """The environment variable that a config names for a key is not set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"environment variable {name} is not set")
+        self.name = name
+
+
+def chat_model(
+    *,
+    model: str,
+    base_url: str | None,
+    api_key_env: str,
+    temperature: float,
+    max_retries: int = 2,
+) -> OpenAIChatCompletionClient:
+    """A client of one chat model, whose temperature is sent with every request.
+
+    Args:
+        base_url: None takes ``OPENAI_BASE_URL``, else OpenAI's own.
+        api_key_env: name of the variable that holds the key.
+        max_retries: of one request, on 408, 409, 429 (after its Retry-After), 5xx and lost
+            connections.
+
+    Raises:
+        MissingKey: the variable is not set, or empty.
+    """
+    key = os.environ.get(api_key_env)
+    if not key:
+        raise MissingKey(api_key_env)
+    endpoint = base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+    connection = AsyncOpenAI(api_key=key, base_url=endpoint, max_retries=max_retries)
+    client = OpenAIChatCompletionClient(model=model, async_client=connection)
+    client.additional_properties[CHAT_OPTIONS] = {"temperature": temperature}
+    return client
+
+
+async def close(client: ChatClient) -> None:
+    """Closes the connections of a client that ``chat_model`` made; others have none."""
+    connection = getattr(client, "client", None)
+    if isinstance(connection, AsyncOpenAI):
+        await connection.close()
