@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         result = AttemptResult(status="succeeded", stop_reason=stop_reason)
     except ConfigRefused as refused:
         result = _failed(CONFIG_REFUSED, str(refused))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 it becomes the run's error
         traceback.print_exc()
         result = _failed(TRAINING_FAILED, _short(error))
     result.write(attempt.attempt_dir)

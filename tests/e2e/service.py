@@ -67,7 +67,9 @@ class Service:
 
 def brief(document: dict[str, Any]) -> str:
     """What to show of a run that did not do what it should."""
-    return f"{document['status']} in {document['phase']}, {document['progress']}, {document['error']}"
+    return (
+        f"{document['status']} in {document['phase']}, {document['progress']}, {document['error']}"
+    )
 
 
 @contextmanager

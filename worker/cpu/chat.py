@@ -59,7 +59,10 @@ class PromptBuilder:
     def text(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
         """The rendered prompt, up to where the assistant begins to speak."""
         rendered = self.tokenizer.apply_chat_template(
-            plain_messages(messages), tools=tools or None, tokenize=False, add_generation_prompt=True
+            plain_messages(messages),
+            tools=tools or None,
+            tokenize=False,
+            add_generation_prompt=True,
         )
         return str(rendered)
 

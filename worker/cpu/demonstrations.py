@@ -125,7 +125,8 @@ async def record(task_id: str, answer: Answer) -> Demonstration:
         turns.append(RecordedTurn(body["messages"], body.get("tools") or [], text))
         return httpx.Response(200, json=_completion(text))
 
-    http = httpx.AsyncClient(transport=httpx.MockTransport(reply))
+    # openai 3 is typed for its own fork of httpx and takes this one as well, as openai 2 does.
+    http: Any = httpx.AsyncClient(transport=httpx.MockTransport(reply))
     async with AsyncOpenAI(api_key="none", base_url="http://policy/v1", http_client=http) as openai:
         client = OpenAIChatCompletionClient(model="policy", async_client=openai)
         spec = RolloutSpec(
@@ -151,9 +152,7 @@ async def record(task_id: str, answer: Answer) -> Demonstration:
 async def record_all(task_ids: list[str]) -> list[Demonstration]:
     """Demonstrations of every answer of ``task_ids``; tasks without answers are passed over."""
     return [
-        await record(task_id, answer)
-        for task_id in task_ids
-        for answer in ANSWERS.get(task_id, ())
+        await record(task_id, answer) for task_id in task_ids for answer in ANSWERS.get(task_id, ())
     ]
 
 

@@ -106,7 +106,7 @@ class CpuActorWorker(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto) -> DataProto:
-        """``old_log_probs`` and ``entropys``, each [batch, response], at the rollout temperature."""
+        """``old_log_probs`` and ``entropys``, [batch, response], at the rollout temperature."""
         log_probs, entropies = self._paused(self.actor, data, entropy=True)
         self.audit.compare(data, log_probs)
         return DataProto.from_dict(

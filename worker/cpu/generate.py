@@ -116,15 +116,15 @@ class Generator:
             if self._rows:
                 try:
                     self._advance()
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 each caller gets it
                     # The batch is lost, the server is not: each caller learns why.
                     for row in self._rows:
                         row.request.future.set_exception(error)
                     self._select([])
-        error = RuntimeError("the generator was closed")
+        closed = RuntimeError("the generator was closed")
         for request in [*(row.request for row in self._rows), *self._waiting]:
             if not request.future.done():
-                request.future.set_exception(error)
+                request.future.set_exception(closed)
 
     def _next_requests(self) -> list[Request]:
         """What may join the batch now; waits only while there is nothing to do."""
@@ -141,7 +141,7 @@ class Generator:
 
     @torch.inference_mode()
     def _admit(self, request: Request) -> None:
-        """Reads the prompt (all but its cached prefix), samples the first token, joins the batch."""
+        """Reads the prompt but for its cached prefix, samples one token, joins the batch."""
         if not request.future.set_running_or_notify_cancel():
             return
         try:
@@ -164,7 +164,7 @@ class Generator:
             row = _Active(request, len(request.prompt), generator)
             if not self._take(row, logits[0]):
                 self._join(row, keys_values)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 the caller gets it
             request.future.set_exception(error)
 
     @torch.inference_mode()
@@ -197,7 +197,8 @@ class Generator:
             use_cache=True,
             logits_to_keep=1,
         )
-        return output.logits[:, -1].float()
+        logits: torch.Tensor = output.logits[:, -1].float()
+        return logits
 
     def _take(self, row: _Active, logits: torch.Tensor) -> bool:
         """Samples one token into ``row``; True when the row is finished and answered."""

@@ -34,7 +34,9 @@ def trim(data: DataProto) -> Trimmed:
     width = data.batch["responses"].shape[1]
     prompt_width = mask.shape[1] - width
     used = mask.sum(0) > 0
-    first = int(used[:prompt_width].int().argmax()) if used[:prompt_width].any() else prompt_width - 1
+    first = (
+        int(used[:prompt_width].int().argmax()) if used[:prompt_width].any() else prompt_width - 1
+    )
     last = int(used[prompt_width:].nonzero().max()) + 1 if used[prompt_width:].any() else 1
     tensors = {}
     for name, tensor in data.batch.items():

@@ -131,7 +131,12 @@ class PolicyServer:
         if with_log_probs:
             choice["logprobs"] = {
                 "content": [
-                    {"token": self._prompts.decode([i]), "logprob": p, "bytes": None, "top_logprobs": []}
+                    {
+                        "token": self._prompts.decode([i]),
+                        "logprob": p,
+                        "bytes": None,
+                        "top_logprobs": [],
+                    }
                     for i, p in zip(generation.ids, generation.log_probs, strict=True)
                 ]
             }

@@ -60,7 +60,10 @@ def sequences(
             prompt = prompts.ids(text)
             if prompt[: len(ids)] != ids:
                 raise RuntimeError(f"{demonstration.task_id}: a later turn changes earlier tokens")
-            reply = [*tokenizer.encode(turn.reply, add_special_tokens=False), tokenizer.eos_token_id]
+            reply = [
+                *tokenizer.encode(turn.reply, add_special_tokens=False),
+                tokenizer.eos_token_id,
+            ]
             prompts.remember(text, prompt, reply)
             said += [0] * (len(prompt) - len(ids)) + [1] * len(reply)
             ids = prompt + reply
@@ -103,12 +106,10 @@ def train(
     value = float("nan")
     for step in range(1, config.steps + 1):
         hidden = _hidden(model, start, ids, mask)[:, :-1][spoken]
-        losses = torch.nn.functional.cross_entropy(
-            model.lm_head(hidden), targets, reduction="none"
-        )
+        losses = torch.nn.functional.cross_entropy(model.lm_head(hidden), targets, reduction="none")
         loss = (losses * token_weights).sum()
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -163,7 +164,12 @@ def cache_key(seed: int, config: WarmStartConfig, demonstrations: list[Demonstra
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "demonstrations": [
-            [d.task_id, d.answer.right, d.answer.share, [[t.messages, t.tools, t.reply] for t in d.turns]]
+            [
+                d.task_id,
+                d.answer.right,
+                d.answer.share,
+                [[t.messages, t.tools, t.reply] for t in d.turns],
+            ]
             for d in demonstrations
         ],
     }

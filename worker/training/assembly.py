@@ -154,7 +154,9 @@ def _trainer(config: RunConfig, algorithm: TautrainVERL) -> Trainer:
         n_runners=runners,
         tracer=tracer,
         runner=LitAgentRunner(
-            tracer=tracer, poll_interval=RUNNER_POLL_SECONDS, interval_jitter=RUNNER_POLL_SECONDS / 4
+            tracer=tracer,
+            poll_interval=RUNNER_POLL_SECONDS,
+            interval_jitter=RUNNER_POLL_SECONDS / 4,
         ),
         # Without agent_match the user simulator's turns become training data.
         adapter=TracerTraceToTriplet(agent_match=TRAINED_AGENT),
@@ -162,5 +164,3 @@ def _trainer(config: RunConfig, algorithm: TautrainVERL) -> Trainer:
             n_runners=runners, server_host="127.0.0.1", server_port=free_port()
         ),
     )
-
-

@@ -1,4 +1,4 @@
-"""Between VERL's trainer and the rollouts: what is queued, when it is done, what is learned from."""
+"""Between VERL's trainer and the rollouts: what is queued, when it is done, what is learned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import hashlib
 import uuid
 from typing import Any, cast
 
-import numpy as np
 import torch
-from agentlightning.types import EnqueueRolloutRequest, RolloutConfig
+from agentlightning.types import EnqueueRolloutRequest, RolloutConfig, RolloutLegacy
 from agentlightning.verl.daemon import AgentModeDaemon
 from verl import DataProto
 
@@ -35,6 +34,7 @@ class TautrainDaemon(AgentModeDaemon):
         super().__init__(*args, **kwargs)
         self.run_config = run_config
         self.step = 0
+        self._completed_rollouts_v0: dict[str, RolloutLegacy] = {}
         self.llm_proxy = loopback_proxy(self.store)
 
     async def _async_set_up(
@@ -49,11 +49,15 @@ class TautrainDaemon(AgentModeDaemon):
         config = self.run_config
         temperature = config.rollout.temperature if is_train else config.validation.temperature
         resources = await self.store.add_resources(
-            {"main_llm": self.llm_proxy.as_resource(sampling_parameters={"temperature": temperature})}
+            {
+                "main_llm": self.llm_proxy.as_resource(
+                    sampling_parameters={"temperature": temperature}
+                )
+            }
         )
         requests, samples = self._requests(data, is_train, resources.resources_id)
         for rollout in await self.store.enqueue_many_rollouts(requests):
-            metadata = cast(dict[str, Any], rollout.metadata)
+            metadata = cast("dict[str, Any]", rollout.metadata)
             self._task_id_to_original_sample[rollout.rollout_id] = samples[metadata["data_id"]]
         self._total_tasks_queued = len(requests)
 
@@ -62,36 +66,38 @@ class TautrainDaemon(AgentModeDaemon):
     ) -> tuple[list[EnqueueRolloutRequest], dict[str, dict[str, Any]]]:
         config = self.run_config
         repeats = config.rollout.n if is_train else config.validation.repeats
-        requests: list[EnqueueRolloutRequest] = []
-        samples: dict[str, dict[str, Any]] = {}
-        for row in range(len(data["id"])):
-            data_id = str(uuid.uuid4())
-            task = {"id": str(data["id"][row])}
-            samples[data_id] = {**task, "data_id": data_id}
-            for repeat in range(repeats):
-                requests.append(
-                    EnqueueRolloutRequest(
-                        input=task,
-                        mode="train" if is_train else "val",
-                        resources_id=resources_id,
-                        # The conversation has a deadline of its own; the store's is for a runner
-                        # that died with it.
-                        config=RolloutConfig(
-                            timeout_seconds=config.rollout.timeout_seconds * 2 + 60,
-                            unresponsive_seconds=config.rollout.timeout_seconds * 2 + 60,
-                            max_attempts=config.rollout.max_attempts,
-                            retry_condition=["failed", "timeout", "unresponsive"],
-                        ),
-                        metadata={
-                            "data_id": data_id,
-                            "is_train": is_train,
-                            "step": self.step,
-                            "repeat": repeat,
-                            "seed": rollout_seed(config.seed, self.step, is_train, task["id"], repeat),
-                        },
-                    )
-                )
-        return requests, samples
+        samples = {str(uuid.uuid4()): {"id": str(task_id)} for task_id in data["id"]}
+        requests = [
+            EnqueueRolloutRequest(
+                input=task,
+                mode="train" if is_train else "val",
+                resources_id=resources_id,
+                config=self._retries(),
+                metadata={
+                    "data_id": data_id,
+                    "is_train": is_train,
+                    "step": self.step,
+                    "repeat": repeat,
+                    "seed": rollout_seed(config.seed, self.step, is_train, task["id"], repeat),
+                },
+            )
+            for data_id, task in samples.items()
+            for repeat in range(repeats)
+        ]
+        return requests, {
+            data_id: {**task, "data_id": data_id} for data_id, task in samples.items()
+        }
+
+    def _retries(self) -> RolloutConfig:
+        """The conversation has a deadline of its own; the store's is for a runner that died."""
+        rollout = self.run_config.rollout
+        seconds = rollout.timeout_seconds * 2 + 60
+        return RolloutConfig(
+            timeout_seconds=seconds,
+            unresponsive_seconds=seconds,
+            max_attempts=rollout.max_attempts,
+            retry_condition=["failed", "timeout", "unresponsive"],
+        )
 
     async def _async_run_until_finished(self, verbose: bool = True) -> None:
         """Returns when the last rollout has ended."""
@@ -142,10 +148,6 @@ class TautrainDaemon(AgentModeDaemon):
             return coverage
         metrics: dict[str, Any] = super().get_test_metrics()
         return metrics | coverage
-
-    def rewards(self) -> np.ndarray[Any, Any]:
-        """Rewards of the judged rollouts of the step."""
-        return np.array([rollout.final_reward for rollout in self._completed_rollouts_v0.values()])
 
     def _leave_out_unjudged(self) -> None:
         judged = {

@@ -60,7 +60,8 @@ class ReportingTrainer(AgentLightningTrainer):
             self.reporter.close(timeout=10)
 
     def _epoch(self) -> int:
-        return max(0, self.global_steps - 1) // max(1, len(self.train_dataloader))
+        steps: int = self.global_steps
+        return max(0, steps - 1) // max(1, len(self.train_dataloader))
 
     def _progress(self, phase: Phase) -> None:
         self.reporter.progress(phase, step=self.global_steps, epoch=self._epoch())
@@ -92,10 +93,12 @@ class ReportingTrainer(AgentLightningTrainer):
 
     def _stop_after_next_step_if_out_of_time(self) -> None:
         """Makes the next step the last one, which is validated and saved like any last step."""
-        if time.monotonic() > self._deadline and self.total_training_steps > self.global_steps + 1:
-            self.total_training_steps = self.global_steps + 1
+        last: int = self.global_steps + 1
+        planned: int = self.total_training_steps
+        if time.monotonic() > self._deadline and planned > last:
+            self.total_training_steps = last
             self._stop_file.write_text("time")
-            self.reporter.event("out_of_time", {"last_step": self.total_training_steps})
+            self.reporter.event("out_of_time", {"last_step": last})
 
     def _save_checkpoint(self) -> None:
         self._progress(Phase.CHECKPOINT)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
 from worker.cpu.generate import Generator
 from worker.cpu.tiny import build_model, build_tokenizer, save
 
@@ -41,9 +42,7 @@ def policy_folder(
 
 
 @pytest.fixture
-def generator(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> Iterator[Generator]:
+def generator(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Iterator[Generator]:
     serving = Generator(model, end=tokenizer.eos_token_id, pad=tokenizer.pad_token_id)
     yield serving
     serving.close()

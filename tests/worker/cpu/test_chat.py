@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
+
 from worker.cpu.chat import PromptBuilder, parse_reply
 
 TOOLS = [

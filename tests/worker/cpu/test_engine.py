@@ -16,11 +16,11 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 from verl import DataProto
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+from app.contract import RunConfig
 from worker.cpu.engine import MODEL_FOLDER, CpuActorWorker
 from worker.training.algorithm import TautrainVERL
 from worker.training.verl_config import verl_overrides
-
-from app.contract import RunConfig
 
 MESSAGES = [{"role": "user", "content": "Create a new task called 'Important Meeting'."}]
 

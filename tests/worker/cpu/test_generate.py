@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
 from worker.cpu.generate import Generation, Generator, Request
 
 SEED = 20261201
@@ -35,7 +36,8 @@ def test_a_batch_of_uneven_requests_samples_with_the_models_own_probabilities(
 ) -> None:
     prompts = _prompts(16, model.config.vocab_size)
     futures = [
-        generator.submit(Request(prompt, 5 + 3 * i, 1.0, seed=i)) for i, prompt in enumerate(prompts)
+        generator.submit(Request(prompt, 5 + 3 * i, 1.0, seed=i))
+        for i, prompt in enumerate(prompts)
     ]
     for prompt, future in zip(prompts, futures, strict=True):
         reply = future.result(timeout=60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from verl import DataProto
+
 from worker.cpu.padding import trim
 
 
@@ -33,9 +34,7 @@ def test_only_columns_that_no_row_uses_go() -> None:
     assert int(trimmed.data.batch["attention_mask"].sum()) == int(
         batch.batch["attention_mask"].sum()
     )
-    assert torch.equal(
-        trimmed.data.batch["input_ids"][:, -6:], trimmed.data.batch["responses"]
-    )
+    assert torch.equal(trimmed.data.batch["input_ids"][:, -6:], trimmed.data.batch["responses"])
 
 
 def test_results_come_back_as_wide_as_the_responses_were() -> None:

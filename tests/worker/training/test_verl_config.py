@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 from verl.utils.config import validate_config
-from worker.training.algorithm import TautrainVERL
-from worker.training.verl_config import deep_merge, verl_overrides
 
 from app.contract import RunConfig
 from app.presets import PRESETS
+from worker.training.algorithm import TautrainVERL
+from worker.training.verl_config import deep_merge, verl_overrides
 
 RECIPE = "qwen2.5-1.5b-airline"
 
