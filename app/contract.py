@@ -294,6 +294,22 @@ class RunConfig(Words):
     )
 
     @model_validator(mode="after")
+    def _engine_fits(self) -> RunConfig:
+        if self.engine is not Engine.CPU:
+            return self
+        model, resources = self.model, self.resources
+        for refused, path, value in (
+            (model.lora_rank > 0, "model.lora_rank", model.lora_rank),
+            (model.remove_padding, "model.remove_padding", model.remove_padding),
+            (model.attention not in (None, "sdpa"), "model.attention", model.attention),
+            (resources.nodes > 1, "resources.nodes", resources.nodes),
+            (resources.tensor_parallel > 1, "resources.tensor_parallel", resources.tensor_parallel),
+        ):
+            if refused:
+                raise ValueError(f"{path} ({value}) is not supported by engine 'cpu'")
+        return self
+
+    @model_validator(mode="after")
     def _batches_fit(self) -> RunConfig:
         training, n = self.training, self.rollout.n
         if training.mini_batch > training.batch_tasks:

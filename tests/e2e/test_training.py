@@ -49,8 +49,8 @@ def test_both_curves_stand_beside_their_baselines(learned: Learning) -> None:
     steps = learned.run["progress"]["total_steps"]
     assert [point["step"] for point in train["points"]] == list(range(1, steps + 1))
     assert all(point["rollouts"] == point["judged"] == 64 for point in train["points"])
-    assert [point["step"] for point in validation["points"]][0] == 0
-    assert [point["step"] for point in validation["points"]][-1] == steps
+    assert validation["points"][0]["step"] == 0
+    assert validation["points"][-1]["step"] == steps
     assert all(point["coverage"] == 1.0 for point in validation["points"])
     assert validation["trained_on"] == 8
     assert validation["tasks"] == 9

@@ -51,7 +51,7 @@ class CpuActorWorker(Worker):
         self.seed = seed
         # Read in the sources of gloo: without it the interface is found through the host's name.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.set_num_threads(max(1, min(os.cpu_count() or 1, 8)))
+        self.threads = max(1, min(os.cpu_count() or 1, 8))
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group("gloo", rank=self.rank, world_size=self.world_size)
 
@@ -126,6 +126,7 @@ class CpuActorWorker(Worker):
     def update_actor(self, data: DataProto) -> DataProto:
         """VERL's PPO update; returns its metrics."""
         self.generator.pause()
+        torch.set_num_threads(self.threads)
         try:
             data.meta_info.setdefault("temperature", self.config.rollout.temperature)
             metrics = self.actor.update_policy(trim(data).data)
@@ -204,6 +205,7 @@ class CpuActorWorker(Worker):
         )
         trimmed = trim(data)
         self.generator.pause()
+        torch.set_num_threads(self.threads)
         try:
             log_probs, entropies = actor.compute_log_prob(trimmed.data, calculate_entropy=entropy)
         finally:

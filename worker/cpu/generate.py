@@ -108,6 +108,8 @@ class Generator:
     # --- the generator's thread -----------------------------------------------------------------
 
     def _serve(self) -> None:
+        # A step of few rows is too small to share, and a second thread would wait for a core.
+        torch.set_num_threads(1)
         while True:
             for request in self._next_requests():
                 self._admit(request)
@@ -148,10 +150,11 @@ class Generator:
             prefix = self._longest_prefix(request.prompt)
             start = len(prefix[0])
             cache = DynamicCache.from_legacy_cache(tuple(prefix[1])) if start else DynamicCache()
+            positions = torch.arange(start, len(request.prompt)).unsqueeze(0)
             logits = self._forward(
                 torch.tensor([request.prompt[start:]]),
-                torch.ones(1, len(request.prompt), dtype=torch.long),
-                torch.arange(start, len(request.prompt)).unsqueeze(0),
+                torch.arange(len(request.prompt)) <= positions.unsqueeze(-1),
+                positions,
                 cache,
             )
             keys_values = _layers(cache)
@@ -175,7 +178,7 @@ class Generator:
         ones = torch.ones(len(self._rows), 1, dtype=torch.long)
         self._mask = torch.cat([self._mask, ones], dim=1)
         cache = DynamicCache.from_legacy_cache(tuple(self._cache))
-        logits = self._forward(tokens, self._mask, positions, cache)
+        logits = self._forward(tokens, self._mask.bool().unsqueeze(1), positions, cache)
         self._cache = _layers(cache)
         going_on = [i for i, row in enumerate(self._rows) if not self._take(row, logits[i])]
         if len(going_on) < len(self._rows):
@@ -188,10 +191,15 @@ class Generator:
         positions: torch.Tensor,
         cache: DynamicCache,
     ) -> torch.Tensor:
-        """Logits of the last position, [batch, vocabulary]; ``cache`` is extended."""
+        """Logits of the last position, [batch, vocabulary]; ``cache`` is extended.
+
+        Args:
+            mask: Whether each new token sees each position, [batch, new, positions]. Given whole:
+                transformers would take longer to work it out than the model takes to run.
+        """
         output = self._model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=mask.unsqueeze(1),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,

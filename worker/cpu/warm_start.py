@@ -154,8 +154,22 @@ def _hidden(
     return hidden
 
 
+def rendered(demonstrations: list[Demonstration]) -> list[list[str]]:
+    """Prompts and replies of each demonstration as text, in the tiny policy's template."""
+    prompts = PromptBuilder(build_tokenizer([""]))
+    return [
+        [
+            part
+            for turn in one.turns
+            for part in (prompts.text(turn.messages, turn.tools), turn.reply)
+        ]
+        for one in demonstrations
+    ]
+
+
 def cache_key(seed: int, config: WarmStartConfig, demonstrations: list[Demonstration]) -> str:
     """What a warm-started policy depends on, as a hash."""
+    texts = rendered(demonstrations)
     content: dict[str, Any] = {
         "version": VERSION,
         "seed": seed,
@@ -164,23 +178,11 @@ def cache_key(seed: int, config: WarmStartConfig, demonstrations: list[Demonstra
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "demonstrations": [
-            [
-                d.task_id,
-                d.answer.right,
-                d.answer.share,
-                [[t.messages, t.tools, t.reply] for t in d.turns],
-            ]
-            for d in demonstrations
+            [one.answer.right, one.answer.share, text]
+            for one, text in zip(demonstrations, texts, strict=True)
         ],
     }
-    text = json.dumps(content, sort_keys=True)
-    # Call ids are random in each recording and are not rendered.
-    for demonstration in demonstrations:
-        for turn in demonstration.turns:
-            for message in turn.messages:
-                for call in message.get("tool_calls") or []:
-                    text = text.replace(call["id"], "call")
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def warm_started_policy(
@@ -198,13 +200,7 @@ def warm_started_policy(
     if folder.exists():
         return folder, True
     cache.mkdir(parents=True, exist_ok=True)
-    untrained = build_tokenizer([""])
-    texts = []
-    for demonstration in demonstrations:
-        for turn in demonstration.turns:
-            texts.append(PromptBuilder(untrained).text(turn.messages, turn.tools))
-            texts.append(turn.reply)
-    tokenizer = build_tokenizer(texts)
+    tokenizer = build_tokenizer(part for texts in rendered(demonstrations) for part in texts)
     model = build_model(tokenizer, seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 
 import ray
@@ -12,7 +13,14 @@ from agentlightning.execution.client_server import ClientServerExecutionStrategy
 from agentlightning.runner import LitAgentRunner
 from verl.utils.config import validate_config
 
-from app.contract import Engine, Phase, RunConfig, WarmStartConfig, split_tasks
+from app.contract import (
+    Engine,
+    Phase,
+    RunConfig,
+    TaskBaseline,
+    WarmStartConfig,
+    split_tasks,
+)
 from worker.agent import TRAINED_AGENT, Tau2Agent
 from worker.handover import AttemptInput
 from worker.reporter import Reporter
@@ -38,18 +46,18 @@ def train(attempt: AttemptInput, reporter: Reporter) -> str | None:
         ConfigRefused: the config cannot be run.
         Exception: whatever ended training.
     """
-    config = attempt.claim.config
-    train_ids, validation_ids = _plan(config, reporter)
-    policy = _policy(config, train_ids, attempt.data_dir / "cache", reporter)
-    algorithm = _algorithm(config, policy, attempt)
+    config, cache = attempt.claim.config, attempt.data_dir / "cache"
+    train_ids, validation_ids = _split(config)
     reporter.progress(Phase.BASELINES)
-    reporter.baselines(
-        baselines(
-            config.domain,
-            list(dict.fromkeys([*train_ids, *validation_ids])),
-            attempt.data_dir / "cache" / "baselines",
-        )
+    known = baselines(
+        config.domain, list(dict.fromkeys([*train_ids, *validation_ids])), cache / "baselines"
     )
+    reporter.baselines(known)
+    if config.split.only_nontrivial:
+        train_ids = _nontrivial(train_ids, known)
+    total_steps = _report_plan(config, train_ids, validation_ids, reporter)
+    policy = _policy(config, cache, reporter)
+    algorithm = _algorithm(config, policy, total_steps, attempt)
     reporter.progress(Phase.STARTING, note="starting Ray and VERL")
     key = make_proxy_key()
     start_ray(config.resources.cpus)
@@ -73,7 +81,8 @@ def train(attempt: AttemptInput, reporter: Reporter) -> str | None:
     return stop_file.read_text() if stop_file.exists() else None
 
 
-def _plan(config: RunConfig, reporter: Reporter) -> tuple[list[str], list[str]]:
+def _split(config: RunConfig) -> tuple[list[str], list[str]]:
+    """Ids of the training and of the validation tasks."""
     known = task_ids(config.domain)
     try:
         train_ids, validation_ids = split_tasks(config.split, known, tau2_splits(config.domain))
@@ -82,6 +91,19 @@ def _plan(config: RunConfig, reporter: Reporter) -> tuple[list[str], list[str]]:
     unknown = sorted({*train_ids, *validation_ids} - set(known))
     if unknown:
         raise ConfigRefused(f"split: {config.domain} has no task {', '.join(unknown)}")
+    return train_ids, validation_ids
+
+
+def _nontrivial(train_ids: list[str], known: list[TaskBaseline]) -> list[str]:
+    """The training tasks that doing nothing does not solve."""
+    solved = {one.task_id for one in known if one.do_nothing is not None and one.do_nothing >= 1}
+    return [task_id for task_id in train_ids if task_id not in solved]
+
+
+def _report_plan(
+    config: RunConfig, train_ids: list[str], validation_ids: list[str], reporter: Reporter
+) -> int:
+    """Tells the API what is going to be done; returns the number of steps."""
     training = config.training
     per_epoch = len(train_ids) // training.batch_tasks
     if not per_epoch:
@@ -89,17 +111,18 @@ def _plan(config: RunConfig, reporter: Reporter) -> tuple[list[str], list[str]]:
             f"training.batch_tasks ({training.batch_tasks}) is more than the {len(train_ids)} "
             "tasks of the training split: there would be no step"
         )
+    total_steps = min(training.max_steps or math.inf, per_epoch * training.epochs)
     reporter.plan(
         train_tasks=train_ids,
         validation_tasks=validation_ids,
-        total_steps=training.max_steps or per_epoch * training.epochs,
+        total_steps=int(total_steps),
         train_rollouts_per_step=training.batch_tasks * config.rollout.n,
         validation_rollouts=len(validation_ids) * config.validation.repeats,
     )
-    return train_ids, validation_ids
+    return int(total_steps)
 
 
-def _policy(config: RunConfig, train_ids: list[str], cache: Path, reporter: Reporter) -> str:
+def _policy(config: RunConfig, cache: Path, reporter: Reporter) -> str:
     """Path of the model to start from; the tiny one is made and warm-started if need be."""
     if config.model.path != "tiny":
         return config.model.path
@@ -123,11 +146,15 @@ def _policy(config: RunConfig, train_ids: list[str], cache: Path, reporter: Repo
     return str(folder)
 
 
-def _algorithm(config: RunConfig, policy: str, attempt: AttemptInput) -> TautrainVERL:
+def _algorithm(
+    config: RunConfig, policy: str, total_steps: int, attempt: AttemptInput
+) -> TautrainVERL:
     """The algorithm with its whole config, held against VERL's own validation."""
     on_cpu = config.engine is Engine.CPU
     checkpoints = attempt.data_dir / "checkpoints" / attempt.claim.run_id
-    overrides = verl_overrides(config, model_path=policy, checkpoints=checkpoints)
+    overrides = verl_overrides(
+        config, model_path=policy, checkpoints=checkpoints, total_steps=total_steps
+    )
     overrides["tautrain"] = {"attempt": str(attempt.path)}
     try:
         algorithm = TautrainVERL(

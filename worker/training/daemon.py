@@ -31,11 +31,12 @@ class TautrainDaemon(AgentModeDaemon):
     """
 
     def __init__(self, *args: Any, run_config: RunConfig, **kwargs: Any) -> None:
+        # Given here: the proxy that agentlightning would make looks for a public address.
+        kwargs["llm_proxy"] = loopback_proxy(kwargs["store"])
         super().__init__(*args, **kwargs)
         self.run_config = run_config
         self.step = 0
         self._completed_rollouts_v0: dict[str, RolloutLegacy] = {}
-        self.llm_proxy = loopback_proxy(self.store)
 
     async def _async_set_up(
         self, data: dict[str, Any], server_addresses: list[str], is_train: bool = True
@@ -132,9 +133,7 @@ class TautrainDaemon(AgentModeDaemon):
         usable = int((~batch.batch["is_drop_mask"]).sum())
         if usable < self.mini_batch_size:
             raise NothingToLearn(f"{usable} samples are less than a mini-batch")
-        # agentlightning keeps scores in bfloat16, which merges close partial rewards.
-        scores = batch.batch["token_level_scores"].float()
-        batch.batch["token_level_scores"] = scores
+        batch.batch["token_level_scores"] = self._exact_scores(batch)
         metrics["training/n_rollouts_left_out"] = planned - len(self._completed_rollouts_v0)
         return batch, metrics
 
@@ -148,6 +147,21 @@ class TautrainDaemon(AgentModeDaemon):
             return coverage
         metrics: dict[str, Any] = super().get_test_metrics()
         return metrics | coverage
+
+    def _exact_scores(self, batch: DataProto) -> torch.Tensor:
+        """Each rollout's reward at its last token, [samples, response], in float32.
+
+        agentlightning 0.3.0 keeps them in bfloat16, in which .900, .901 and .902 are one number.
+        """
+        mask = batch.batch["attention_mask"]
+        width = batch.batch["responses"].shape[1]
+        scores = torch.zeros(len(mask), width)
+        for row, rollout_id in enumerate(batch.non_tensor_batch["rollout_id_list"]):
+            said = int(mask[row, -width:].sum())
+            if said:
+                reward = self._completed_rollouts_v0[rollout_id].final_reward
+                scores[row, said - 1] = float(reward)
+        return scores
 
     def _leave_out_unjudged(self) -> None:
         judged = {

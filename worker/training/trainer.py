@@ -94,9 +94,8 @@ class ReportingTrainer(AgentLightningTrainer):
     def _stop_after_next_step_if_out_of_time(self) -> None:
         """Makes the next step the last one, which is validated and saved like any last step."""
         last: int = self.global_steps + 1
-        planned: int = self.total_training_steps
-        if time.monotonic() > self._deadline and planned > last:
-            self.total_training_steps = last
+        if time.monotonic() > self._deadline and last < self.total_training_steps:
+            self.total_training_steps: int = last
             self._stop_file.write_text("time")
             self.reporter.event("out_of_time", {"last_step": last})
 

@@ -8,10 +8,16 @@ from typing import Any
 from app.contract import Engine, RunConfig
 
 
-def verl_overrides(config: RunConfig, *, model_path: str, checkpoints: Path) -> dict[str, Any]:
+def verl_overrides(
+    config: RunConfig, *, model_path: str, checkpoints: Path, total_steps: int | None = None
+) -> dict[str, Any]:
     """What is merged over the defaults that agentlightning packages.
 
     ``config.verl`` is merged last, as it is.
+
+    Args:
+        total_steps: The number of the last step, which is validated and saved; None leaves it to
+            VERL to count epochs.
     """
     on_gpu = config.engine is Engine.GPU
     overrides: dict[str, Any] = {
@@ -31,7 +37,7 @@ def verl_overrides(config: RunConfig, *, model_path: str, checkpoints: Path) -> 
             "ref": _reference(config),
             "rollout": _rollout(config),
         },
-        "trainer": _trainer(config, checkpoints),
+        "trainer": {**_trainer(config, checkpoints), "total_training_steps": total_steps},
     }
     if not on_gpu:
         overrides["trainer"]["device"] = "cpu"
@@ -140,8 +146,6 @@ def _trainer(config: RunConfig, checkpoints: Path) -> dict[str, Any]:
         "default_local_dir": str(checkpoints),
         "resume_mode": "auto",
     }
-    if config.training.max_steps is not None:
-        settings["total_training_steps"] = config.training.max_steps
     if tracking.project is not None:
         settings["project_name"] = tracking.project
     if tracking.experiment is not None:

@@ -1,0 +1,1 @@
+"""Tests. A package, because a distribution in site-packages has one of this name too."""
