@@ -25,7 +25,8 @@ NOWHERE, PEER = "nowhere0", "nowhere1"
 ADDRESS, GATEWAY = "198.51.100.2", "198.51.100.1"
 ADDRESS6, GATEWAY6 = "2001:db8::2", "2001:db8::1"
 MAC = "02:00:00:00:00:01"
-PROTOCOLS = {6: "tcp", 17: "udp"}
+TCP, UDP, DNS = 6, 17, 53
+PROTOCOLS = {TCP: "tcp", UDP: "udp"}
 
 
 def enter_empty_network() -> None:
@@ -102,7 +103,18 @@ def describe(frame: bytes) -> str | None:
         return None
     if protocol not in PROTOCOLS:
         return None
-    return f"{PROTOCOLS[protocol]} {host}:{struct.unpack('!H', payload[2:4])[0]}"
+    port = struct.unpack("!H", payload[2:4])[0]
+    asked = f" asks for {name_asked_for(payload[8:])}" if protocol == UDP and port == DNS else ""
+    return f"{PROTOCOLS[protocol]} {host}:{port}{asked}"
+
+
+def name_asked_for(query: bytes) -> str:
+    """The name in a DNS query (RFC 1035, section 4.1.2), or ``?`` where it is none."""
+    labels, position = [], 12
+    while position < len(query) and (length := query[position]):
+        labels.append(query[position + 1 : position + 1 + length].decode("ascii", "replace"))
+        position += 1 + length
+    return ".".join(labels) or "?"
 
 
 def main(argv: list[str]) -> int:

@@ -51,7 +51,7 @@ def test_the_recorder_sees_what_would_leave(tmp_path: Path) -> None:
     )
     assert _isolated(tmp_path / "packets.json", sys.executable, "-c", send).returncode == 0
     sent = json.loads((tmp_path / "packets.json").read_text())
-    assert sent == ["tcp 192.0.2.8:443", "udp 192.0.2.7:53"]
+    assert sent == ["tcp 192.0.2.8:443", "udp 192.0.2.7:53 asks for ?"]
 
 
 def test_a_training_step_and_a_debug_rollout_send_nothing_beyond_this_machine(

@@ -53,7 +53,10 @@ class CpuActorWorker(Worker):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.threads = max(1, min(os.cpu_count() or 1, 8))
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo", rank=self.rank, world_size=self.world_size)
+            # A store in memory: the TCP store asks a name server who 127.0.0.1 is.
+            torch.distributed.init_process_group(
+                "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+            )
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import ray
+from agent_framework.lab.lightning import AgentFrameworkTracer
 from agentlightning import Trainer
 from agentlightning.adapter import TracerTraceToTriplet
 from agentlightning.execution.client_server import ClientServerExecutionStrategy
@@ -31,7 +32,6 @@ from worker.training.daemon import TautrainDaemon
 from worker.training.proxy import free_port, make_proxy_key
 from worker.training.ray_cluster import start_ray
 from worker.training.refusal import ConfigRefused
-from worker.training.tracer import LocalTracer
 from worker.training.trainer import STOP_REASON_NAME, CpuTrainer, ReportingTrainer
 from worker.training.verl_config import verl_overrides
 
@@ -175,7 +175,8 @@ def _algorithm(
 
 def _trainer(config: RunConfig, algorithm: TautrainVERL) -> Trainer:
     runners = config.rollout.runners
-    tracer = LocalTracer()
+    # What it would send is turned away by ``worker.environment``.
+    tracer = AgentFrameworkTracer()
     return Trainer(
         algorithm=algorithm,
         n_runners=runners,

@@ -70,6 +70,8 @@ class ReportingTrainer(AgentLightningTrainer):
         self._progress(Phase.ROLLOUT)
         self._stop_after_next_step_if_out_of_time()
         self.agent_mode_daemon.step = self.global_steps
+        # A checkpoint of a step that is not validated has no score, not the last one's.
+        self.validation_reward = None
         try:
             metrics: dict[str, Any] = super()._train_step(batch_dict)
         except NothingToLearn as nothing:

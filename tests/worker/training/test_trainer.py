@@ -1,0 +1,106 @@
+"""Claims about the trainer's own part: early ends, kept checkpoints, steps that teach nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agentlightning.verl.trainer import AgentLightningTrainer
+from worker.training.daemon import NothingToLearn
+from worker.training.trainer import ReportingTrainer
+
+from app.contract import Phase, RunConfig
+
+
+class RecordingReporter:
+    """A fake reporter: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def progress(self, phase: Phase, step: int, epoch: int) -> None:
+        self.said.append(("progress", phase, step, epoch))
+
+    def metrics(self, step: int, values: dict[str, Any]) -> None:
+        self.said.append(("metrics", step, values))
+
+    def event(self, type: str, data: dict[str, Any]) -> None:  # noqa: A002 the contract's word
+        self.said.append(("event", type, data))
+
+    def checkpoint(self, **what: Any) -> None:
+        self.said.append(("checkpoint", what["step"], what["validation_reward"]))
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Any:
+    """A trainer without VERL's machinery: only what this project adds is under test."""
+    made: Any = ReportingTrainer.__new__(ReportingTrainer)
+    made.run_config = RunConfig.model_validate({"training": {"keep_checkpoints": 2}})
+    made.reporter = RecordingReporter()
+    made.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=str(tmp_path)))
+    made.global_steps, made.total_training_steps = 3, 10
+    made.train_dataloader = [1, 2]
+    made.validation_reward, made.best = None, None
+    made._deadline, made._stop_file = math.inf, tmp_path / "stop_reason"
+    made.agent_mode_daemon = SimpleNamespace(step=0, clear_data_and_server=lambda: None)
+    made.async_rollout_manager = SimpleNamespace(sleep=lambda: None)
+    return made
+
+
+def test_a_step_that_teaches_nothing_is_told_and_the_next_goes_on(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(self: Any, batch: Any) -> dict[str, Any]:
+        raise NothingToLearn("none of 64 rollouts was judged")
+
+    monkeypatch.setattr(AgentLightningTrainer, "_train_step", nothing)
+    assert trainer._train_step({}) == {"training/skipped": 1.0}
+    events = [said for said in trainer.reporter.said if said[0] == "event"]
+    assert events == [
+        ("event", "step_without_update", {"step": 3, "why": "none of 64 rollouts was judged"})
+    ]
+
+
+def test_a_step_reports_its_phase_and_every_metric(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AgentLightningTrainer, "_train_step", lambda self, batch: {"a": 1.0})
+    trainer._train_step({})
+    assert trainer.reporter.said == [
+        ("progress", Phase.ROLLOUT, 3, 1),
+        ("metrics", 3, {"a": 1.0}),
+    ]
+    assert trainer.agent_mode_daemon.step == 3
+
+
+def test_when_time_is_up_the_next_step_is_the_last(trainer: Any) -> None:
+    trainer._stop_after_next_step_if_out_of_time()
+    assert trainer.total_training_steps == 10
+    trainer._deadline = time.monotonic() - 1
+    trainer._stop_after_next_step_if_out_of_time()
+    assert trainer.total_training_steps == 4
+    assert trainer._stop_file.read_text() == "time"
+
+
+def _save(trainer: Any, step: int, reward: float | None) -> None:
+    trainer.global_steps, trainer.validation_reward = step, reward
+    folder = Path(trainer.config.trainer.default_local_dir) / f"global_step_{step}"
+    (folder / "actor").mkdir(parents=True)
+    (folder / "actor" / "weights").write_bytes(b"0" * step)
+    trainer._save_checkpoint()
+
+
+def test_the_newest_checkpoints_and_the_best_are_kept(
+    trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AgentLightningTrainer, "_save_checkpoint", lambda self: None)
+    for step, reward in ((2, 0.5), (4, 0.9), (6, 0.6), (8, None), (10, 0.7)):
+        _save(trainer, step, reward)
+    kept = sorted(folder.name for folder in tmp_path.glob("global_step_*"))
+    assert kept == ["global_step_10", "global_step_4", "global_step_8"]
+    saved = [said[1:] for said in trainer.reporter.said if said[0] == "checkpoint"]
+    assert saved == [(2, 0.5), (4, 0.9), (6, 0.6), (8, None), (10, 0.7)]
