@@ -7,10 +7,10 @@ from typing import Any
 
 from agent_framework.openai import OpenAIChatCompletionClient
 from agentlightning import LitAgent
-from agentlightning.types import AttemptedRollout, NamedResources, ProxyLLM
+from agentlightning.types import Attempt, AttemptedRollout, NamedResources, ProxyLLM
 from openai import AsyncOpenAI
 
-from app.contract import JUDGED, Domain, RolloutDoc, RolloutMode, RunConfig
+from app.contract import JUDGED, Domain, Engine, RolloutDoc, RolloutMode, RunConfig
 from worker.reporter import Reporter
 from worker.rollouts.conversation import ASSISTANT_AGENT, RolloutSpec, run_rollout
 from worker.rollouts.endpoints import close
@@ -19,6 +19,9 @@ from worker.rollouts.users import user_client
 
 TRAINED_AGENT = ASSISTANT_AGENT
 """Whose turns become training data; without it the user simulator's would too."""
+
+
+CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 class RolloutNotJudged(Exception):
@@ -70,6 +73,7 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
                         "task": document.task_id,
                         "outcome": document.outcome,
                         "cause": document.cause,
+                        "tokens": document.tokens.model_dump(),
                     },
                 )
             raise RolloutNotJudged(f"{document.outcome}: {document.cause}")
@@ -86,7 +90,7 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
             raise TypeError(f"resource main_llm is a {type(llm).__name__}, not a ProxyLLM")
         attempt_id = rollout.attempt.attempt_id
         spec = RolloutSpec(
-            id=rollout_id(self.run_id, self.attempt, rollout.rollout_id, attempt_id),
+            id=rollout_id(self.run_id, self.attempt, rollout.attempt),
             domain=Domain(config.domain),
             task_id=task_id,
             mode=RolloutMode.TRAIN if rollout.mode == "train" else RolloutMode.VALIDATION,
@@ -101,8 +105,11 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         options = {
             **llm.sampling_parameters,
             "max_tokens": config.training.max_response_tokens,
-            "seed": metadata.get("seed", 0),
         }
+        if config.engine is Engine.CPU:
+            # Our server mixes the prompt in. vLLM would draw every turn with the same noise, and a
+            # turn would no longer be a sample of the policy given the turns before.
+            options["seed"] = metadata.get("seed", 0) + rollout.attempt.sequence_id - 1
         assistant = OpenAIChatCompletionClient(
             model=llm.model,
             async_client=self._endpoint().with_options(
@@ -151,7 +158,17 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         return len(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def rollout_id(run_id: str, attempt: int, store_id: str, attempt_id: str) -> str:
-    """An id of ours that is the same when the same rollout is reported again."""
-    text = f"{run_id}/{attempt}/{store_id}/{attempt_id}"
-    return f"ro_{hashlib.sha256(text.encode()).hexdigest()[:26]}"
+def rollout_id(run_id: str, attempt: int, tried: Attempt) -> str:
+    """An id of ours that is the same when the same try is reported again, and sorts by time.
+
+    As the API's own ids: 10 characters of milliseconds, then 16 that tell it apart.
+    """
+    text = f"{run_id}/{attempt}/{tried.rollout_id}/{tried.attempt_id}"
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:10])
+    return f"ro_{_base32(int(tried.start_time * 1000), 10)}{_base32(digest, 16)}"
+
+
+def _base32(number: int, length: int) -> str:
+    """Crockford's base 32, lower case, the last ``length`` digits."""
+    digits = [CROCKFORD[(number >> (5 * place)) & 31] for place in range(length)]
+    return "".join(reversed(digits))

@@ -15,13 +15,10 @@ from app.contract import Phase, RunError
 from worker.guard import die_with_parent
 from worker.handover import AttemptInput, AttemptResult
 from worker.reporter import Reporter
-from worker.training.refusal import ConfigRefused
+from worker.training.refusal import TRAINING_FAILED, ConfigRefused
 
 CONFIG_REFUSED = "config_refused"
 """Error code: VERL, τ² or the model's own config does not accept what the run asks for."""
-
-TRAINING_FAILED = "training_failed"
-"""Error code: an exception ended training."""
 
 
 def main(argv: list[str]) -> int:
@@ -52,9 +49,13 @@ def _failed(code: str, message: str) -> AttemptResult:
 
 
 def _short(error: BaseException) -> str:
-    """The cause at the bottom of Ray's wrapping, as one line."""
+    """The cause at the bottom of Ray's wrapping: its first line, and its last where that differs.
+
+    Ray puts a remote traceback into the text, whose last line says what was wrong.
+    """
     cause = getattr(error, "cause", None) or error
-    return f"{type(cause).__name__}: {cause}".strip().splitlines()[0][:2000]
+    lines = f"{type(cause).__name__}: {cause}".strip().splitlines()
+    return "\n".join(dict.fromkeys([lines[0], lines[-1]]))[:2000]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 log = logging.getLogger("worker.child_log")
@@ -165,10 +165,12 @@ class ChildLog:
         return line
 
 
-def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of an environment that no log may show: keys, tokens and passwords by their names."""
+def secrets_of(environment: Mapping[str, str], named: Collection[str] = ()) -> tuple[str, ...]:
+    """Values of an environment that no log may show: keys, tokens and passwords by their names,
+    and those of the variables ``named``. Not those of a few characters (EMPTY, none): they are
+    what endpoints without keys are given, and are parts of common words."""
     return tuple(
         value
         for name, value in environment.items()
-        if _SECRET_NAME.search(name.upper()) and len(value) >= _SHORTEST_SECRET
+        if (name in named or _SECRET_NAME.search(name.upper())) and len(value) >= _SHORTEST_SECRET
     )

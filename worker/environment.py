@@ -40,9 +40,12 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def child_environment(
     base: Mapping[str, str], config: RunConfig, worker_pid: int
 ) -> dict[str, str]:
-    """A copy of ``base`` with telemetry, hub and trackers off unless ``config`` asks for them."""
+    """A copy of ``base`` with telemetry, hub and trackers off unless ``config`` asks for them,
+    and without what would join it to other services of the machine."""
     environment = {**base, **_SILENT, **_READABLE}
     environment.pop("AGENTOPS_API_KEY", None)
+    # A run has a Ray of its own; with this one it would join whatever runs at that address.
+    environment.pop("RAY_ADDRESS", None)
     environment[PARENT_VARIABLE] = str(worker_pid)
     if not is_hub_id(config.model.path):
         environment["HF_HUB_OFFLINE"] = "1"

@@ -27,7 +27,14 @@ class AttemptInput(BaseModel):
 
     @classmethod
     def of(cls, claim: Claim, *, api_url: str, data_dir: Path) -> AttemptInput:
-        """The input of a claim, with the attempt's own directory below ``data_dir``."""
+        """The input of a claim, with the attempt's own directory below ``data_dir``.
+
+        A ``~`` in ``model.path`` is expanded here: the libraries that load a model do not.
+        """
+        model = claim.config.model
+        model = model.model_copy(update={"path": os.path.expanduser(model.path)})
+        config = claim.config.model_copy(update={"model": model})
+        claim = claim.model_copy(update={"config": config})
         data_dir = data_dir.expanduser().resolve()
         attempt_dir = data_dir / "attempts" / claim.run_id / str(claim.attempt)
         return cls(

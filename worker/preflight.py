@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -72,12 +73,17 @@ def _model_problem(config: RunConfig, environment: Mapping[str, str]) -> RunErro
     if path == TINY:
         return None
     if is_local(path):
-        if Path(path).expanduser().exists():
+        # Not Path.expanduser, which raises where there is no such user.
+        if os.path.exists(os.path.expanduser(path)):
             return None
         why = "does not exist on this worker"
     elif not is_hub_id(path):
         why = "is neither a path on this worker nor a hub id (org/name)"
-    elif _hub_is_off(environment) and not _cached(path, environment):
+    elif _cached(path, environment):
+        return None
+    elif config.engine is Engine.CPU:
+        why = "is a hub id that is not in the cache of this worker, and engine 'cpu' loads none"
+    elif _hub_is_off(environment):
         why = "is a hub id, but HF_HUB_OFFLINE forbids the hub and it is not in the cache"
     else:
         return None
@@ -85,7 +91,7 @@ def _model_problem(config: RunConfig, environment: Mapping[str, str]) -> RunErro
         code="model_not_found",
         message=(
             f"model.path: '{path}' {why}; give a path that exists where the worker runs, "
-            f"a hub id that it may load, or '{TINY}'"
+            f"a hub id that it has or may load, or '{TINY}'"
         ),
     )
 
@@ -96,7 +102,22 @@ def _hub_is_off(environment: Mapping[str, str]) -> bool:
 
 
 def _cached(model_id: str, environment: Mapping[str, str]) -> bool:
-    """Whether the hub's cache folder has this model, where the hub's own library looks for it."""
-    home = environment.get("HF_HOME") or "~/.cache/huggingface"
-    cache = Path(environment.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
-    return (cache / f"models--{model_id.replace('/', '--')}" / "snapshots").is_dir()
+    """Whether the hub's cache has this model's config, where the hub's own library looks for it."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or os.path.join(caches, "huggingface")
+    cache = (
+        environment.get("HF_HUB_CACHE")
+        or environment.get("HUGGINGFACE_HUB_CACHE")
+        or os.path.join(home, "hub")
+    )
+    try:
+        found = try_to_load_from_cache(
+            model_id, "config.json", cache_dir=os.path.expanduser(os.path.expandvars(cache))
+        )
+    except HFValidationError:
+        return False
+    # Not a path where the cache does not know, or knows that the model has no such file.
+    return isinstance(found, str)

@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 
 from app.contract import (
     BaselinesReport,
+    CheckpointRemovedReport,
     CheckpointReport,
     EventReport,
     LogReport,
@@ -137,6 +138,10 @@ class Reporter:
                 validation_reward=validation_reward,
             )
         )
+
+    def checkpoint_removed(self, step: int) -> None:
+        """A checkpoint that was reported is no longer there."""
+        self._send(CheckpointRemovedReport(id=_new_id(), step=step))
 
     def log(self, lines: Sequence[str]) -> None:
         """Lines of output, without their line ends."""

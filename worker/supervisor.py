@@ -12,7 +12,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal
 
-from app.contract import HEARTBEAT_SECONDS, Claim, Engine, FinishRequest, RunError
+from app.contract import HEARTBEAT_SECONDS, Claim, Engine, FinishRequest, OpenAIUser, RunError
+from worker.child_log import secrets_of
 from worker.client import ApiAway, ApiClient, LeaseLost, Refused
 from worker.environment import child_environment
 from worker.handover import AttemptInput, AttemptResult
@@ -119,10 +120,17 @@ class Attempt:
             directory=handover.attempt_dir,
             environment=child_environment(settings.environment, claim.config, os.getpid()),
             on_lines=reporter.log,
-            secrets=(claim.lease_token,),
+            secrets=(claim.lease_token, *self._user_key()),
         )
         log.info("started run=%s attempt=%d pid=%d", claim.run_id, claim.attempt, session.sid)
         return session
+
+    def _user_key(self) -> tuple[str, ...]:
+        """The user simulator's key: the config may name a variable that does not look like one."""
+        user = self.claim.config.user_simulator
+        if not isinstance(user, OpenAIUser):
+            return ()
+        return secrets_of(self._settings.environment, named=(user.api_key_env,))
 
     def _see_through(self, session: ChildSession) -> tuple[Happening, ChildExit]:
         """Waits for what ends the attempt and ends the session."""

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from app.contract import Engine, RunConfig
+from app.contract import Claim, Engine, RunConfig
 from worker import probe
 from worker.environment import child_environment
+from worker.handover import AttemptInput
 from worker.preflight import preflight
 
 CPU = [Engine.CPU]
@@ -49,14 +50,69 @@ def test_a_model_that_is_there_is_fine(tmp_path, monkeypatch):
     assert environment["HF_HUB_OFFLINE"] == "1"
 
 
-def test_a_hub_id_is_allowed_unless_the_environment_forbids_the_hub(tmp_path):
-    hub = config(model={"path": "Qwen/Qwen2.5-1.5B-Instruct"})
-    assert preflight(hub, {}, CPU) is None
-    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    problem = preflight(hub, offline, CPU)
+HUB_ID = "Qwen/Qwen2.5-1.5B-Instruct"
+
+
+def put_into_cache(home):
+    """What the hub's library leaves of a model's config."""
+    folder = home / "hub" / "models--Qwen--Qwen2.5-1.5B-Instruct"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("c0ffee")
+    (folder / "snapshots" / "c0ffee").mkdir(parents=True)
+    assert preflight(config(model={"path": HUB_ID}), {"HF_HOME": str(home)}, CPU) is not None
+    (folder / "snapshots" / "c0ffee" / "config.json").write_text("{}")
+
+
+def test_a_hub_id_is_allowed_on_a_gpu_unless_the_environment_forbids_the_hub(tmp_path):
+    gpu = [Engine.GPU]
+    hub = config(engine="gpu", model={"path": HUB_ID})
+    online = {"HF_HOME": str(tmp_path)}
+    assert preflight(hub, online, gpu) is None
+    offline = {"HF_HUB_OFFLINE": "1", **online}
+    problem = preflight(hub, offline, gpu)
     assert (problem.code, "HF_HUB_OFFLINE" in problem.message) == ("model_not_found", True)
-    (tmp_path / "hub" / "models--Qwen--Qwen2.5-1.5B-Instruct" / "snapshots").mkdir(parents=True)
-    assert preflight(hub, offline, CPU) is None
+    put_into_cache(tmp_path)
+    assert preflight(hub, offline, gpu) is None
+
+
+def test_a_hub_id_must_be_in_the_cache_already_on_a_cpu(tmp_path):
+    hub = config(model={"path": HUB_ID})
+    environment = {"HF_HOME": str(tmp_path)}
+    problem = preflight(hub, environment, CPU)
+    assert problem.code == "model_not_found"
+    assert problem.message.startswith(f"model.path: '{HUB_ID}' ")
+    put_into_cache(tmp_path)
+    assert preflight(hub, environment, CPU) is None
+    assert preflight(hub, {"HF_HOME": "/nowhere", "HF_HUB_CACHE": f"{tmp_path}/hub"}, CPU) is None
+
+
+def test_a_name_that_the_hub_could_not_have_is_not_found(tmp_path):
+    problem = preflight(config(model={"path": "org/a--b"}), {"HF_HOME": str(tmp_path)}, CPU)
+    assert problem.code == "model_not_found"
+
+
+def test_a_model_below_the_home_reaches_the_child_with_its_whole_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    below_home = config(model={"path": "~/model"})
+    assert preflight(below_home, {}, CPU) is None
+    claim = Claim(
+        run_id="run_1", name="n", attempt=1, lease_token="t", lease_seconds=9, config=below_home
+    )
+    told = AttemptInput.of(claim, api_url="http://127.0.0.1:9", data_dir=tmp_path / "data")
+    told.write()
+    read = AttemptInput.read(told.path)
+    assert read.claim.config.model.path == str(tmp_path / "model")
+    assert claim.config.model.path == "~/model"
+
+
+def test_the_home_of_a_user_that_does_not_exist_is_not_found():
+    problem = preflight(config(model={"path": "~no-such-user/model"}), {}, CPU)
+    assert problem.code == "model_not_found"
+
+
+def test_a_run_does_not_join_a_ray_that_the_worker_s_environment_names():
+    assert "RAY_ADDRESS" not in child_environment({"RAY_ADDRESS": "10.0.0.1:6379"}, config(), 1)
 
 
 def test_an_engine_that_is_not_installed_is_named_with_the_extra_to_install():

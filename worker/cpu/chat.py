@@ -53,7 +53,7 @@ class PromptBuilder:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    _turns: OrderedDict[str, list[int]] = field(default_factory=OrderedDict)
+    _turns: OrderedDict[tuple[int | None, str], list[int]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def text(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
@@ -66,26 +66,36 @@ class PromptBuilder:
         )
         return str(rendered)
 
-    def ids(self, text: str) -> list[int]:
-        """Token ids of a rendered prompt."""
+    def ids(self, text: str, conversation: int | None = None) -> list[int]:
+        """Token ids of a rendered prompt.
+
+        Args:
+            conversation: Tells apart conversations in which the same was said with other tokens.
+        """
         end = self.tokenizer.eos_token
         position = text.rfind(end)
         while position >= 0:
             cut = position + len(end)
             with self._lock:
-                known = self._turns.get(text[:cut])
+                known = self._turns.get((conversation, text[:cut]))
             if known is not None:
                 return known + self._encode(text[cut:])
             position = text.rfind(end, 0, position)
         return self._encode(text)
 
-    def remember(self, prompt_text: str, prompt_ids: list[int], sampled: list[int]) -> None:
+    def remember(
+        self,
+        prompt_text: str,
+        prompt_ids: list[int],
+        sampled: list[int],
+        conversation: int | None = None,
+    ) -> None:
         """Keeps a finished turn; one that ran into the length limit cannot be continued."""
         if not sampled or sampled[-1] != self.tokenizer.eos_token_id:
             return
         with self._lock:
             key = prompt_text + self.decode(sampled)
-            self._turns[key] = [*prompt_ids, *sampled]
+            self._turns[conversation, key] = [*prompt_ids, *sampled]
             while len(self._turns) > REMEMBERED_TURNS:
                 self._turns.popitem(last=False)
 

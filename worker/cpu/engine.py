@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed
 from omegaconf import DictConfig
+from torch._C._distributed_c10d import HashStore
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl import DataProto
 from verl.single_controller.base import Worker
@@ -54,9 +55,7 @@ class CpuActorWorker(Worker):
         self.threads = max(1, min(os.cpu_count() or 1, 8))
         if not torch.distributed.is_initialized():
             # A store in memory: the TCP store asks a name server who 127.0.0.1 is.
-            torch.distributed.init_process_group(
-                "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-            )
+            torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:

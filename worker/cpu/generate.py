@@ -7,16 +7,16 @@ for a long one.
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-CACHED_PREFIXES = 64
-SHORTEST_CACHED_PREFIX = 16
+from worker.cpu.prefixes import KeyValues, PrefixCache, layers
 
 
 @dataclass
@@ -30,7 +30,11 @@ class Generation:
 
 @dataclass
 class Request:
-    """One prompt. ``temperature`` 0 is greedy; ``seed`` makes sampling repeatable."""
+    """One prompt. ``temperature`` 0 is greedy.
+
+    ``seed`` makes sampling repeatable. The prompt is part of it: the turns of a conversation have
+    one seed and must not be drawn with the same noise.
+    """
 
     prompt: list[int]
     max_tokens: int
@@ -46,10 +50,6 @@ class _Active:
     generator: torch.Generator
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-
-
-KeyValues = list[tuple[torch.Tensor, torch.Tensor]]
-"""Per layer: keys and values, each [batch, heads, positions, head size]."""
 
 
 class Generator:
@@ -69,7 +69,7 @@ class Generator:
         self._paused = False
         self._idle = True
         self._closed = False
-        self._prefixes: OrderedDict[tuple[int, ...], KeyValues] = OrderedDict()
+        self._prefixes = PrefixCache()
         self._rows: list[_Active] = []
         self._cache: KeyValues = []
         self._mask = torch.zeros(0, 0, dtype=torch.long)
@@ -90,6 +90,8 @@ class Generator:
         with self._changed:
             self._paused = True
             self._changed.wait_for(lambda: self._idle or self._closed)
+            if self._closed:
+                raise RuntimeError("the generator is closed")
 
     def resume(self) -> None:
         """Forgets cached prefixes and goes on."""
@@ -110,6 +112,19 @@ class Generator:
     def _serve(self) -> None:
         # A step of few rows is too small to share, and a second thread would wait for a core.
         torch.set_num_threads(1)
+        try:
+            self._serve_until_closed()
+        finally:
+            # Whatever ended it, nobody may wait for a thread that is gone.
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            closed = RuntimeError("the generator was closed")
+            for request in [*(row.request for row in self._rows), *self._waiting]:
+                if not request.future.done():
+                    request.future.set_exception(closed)
+
+    def _serve_until_closed(self) -> None:
         while True:
             for request in self._next_requests():
                 self._admit(request)
@@ -121,12 +136,9 @@ class Generator:
                 except Exception as error:  # noqa: BLE001 each caller gets it
                     # The batch is lost, the server is not: each caller learns why.
                     for row in self._rows:
-                        row.request.future.set_exception(error)
+                        if not row.request.future.done():
+                            row.request.future.set_exception(error)
                     self._select([])
-        closed = RuntimeError("the generator was closed")
-        for request in [*(row.request for row in self._rows), *self._waiting]:
-            if not request.future.done():
-                request.future.set_exception(closed)
 
     def _next_requests(self) -> list[Request]:
         """What may join the batch now; waits only while there is nothing to do."""
@@ -147,9 +159,8 @@ class Generator:
         if not request.future.set_running_or_notify_cancel():
             return
         try:
-            prefix = self._longest_prefix(request.prompt)
-            start = len(prefix[0])
-            cache = DynamicCache.from_legacy_cache(tuple(prefix[1])) if start else DynamicCache()
+            start, known = self._prefixes.longest(request.prompt)
+            cache = DynamicCache.from_legacy_cache(tuple(known)) if start else DynamicCache()
             positions = torch.arange(start, len(request.prompt)).unsqueeze(0)
             logits = self._forward(
                 torch.tensor([request.prompt[start:]]),
@@ -157,13 +168,13 @@ class Generator:
                 positions,
                 cache,
             )
-            keys_values = _layers(cache)
-            self._keep_prefix(request.prompt, keys_values)
+            keys_values = layers(cache)
+            self._prefixes.keep(request.prompt, keys_values)
             generator = torch.Generator()
             if request.seed is None:
                 generator.seed()
             else:
-                generator.manual_seed(request.seed)
+                generator.manual_seed(_mixed(request.seed, request.prompt))
             row = _Active(request, len(request.prompt), generator)
             if not self._take(row, logits[0]):
                 self._join(row, keys_values)
@@ -179,7 +190,7 @@ class Generator:
         self._mask = torch.cat([self._mask, ones], dim=1)
         cache = DynamicCache.from_legacy_cache(tuple(self._cache))
         logits = self._forward(tokens, self._mask.bool().unsqueeze(1), positions, cache)
-        self._cache = _layers(cache)
+        self._cache = layers(cache)
         going_on = [i for i, row in enumerate(self._rows) if not self._take(row, logits[i])]
         if len(going_on) < len(self._rows):
             self._select(going_on)
@@ -259,33 +270,10 @@ class Generator:
         self._mask = self._mask[:, unused:]
         self._cache = [(k[rows][:, :, unused:], v[rows][:, :, unused:]) for k, v in self._cache]
 
-    # --- prefixes -------------------------------------------------------------------------------
 
-    def _longest_prefix(self, prompt: list[int]) -> tuple[tuple[int, ...], KeyValues]:
-        """The longest cached beginning of ``prompt``, at least one token shorter than it."""
-        best, best_length = None, 0
-        for known in self._prefixes:
-            limit = min(len(known), len(prompt) - 1)
-            if limit <= best_length:
-                continue
-            length = next((i for i in range(limit) if known[i] != prompt[i]), limit)
-            if length > best_length:
-                best, best_length = known, length
-        if best is None or best_length < SHORTEST_CACHED_PREFIX:
-            return (), []
-        self._prefixes.move_to_end(best)
-        return best[:best_length], [
-            (k[:, :, :best_length], v[:, :, :best_length]) for k, v in self._prefixes[best]
-        ]
-
-    def _keep_prefix(self, prompt: list[int], keys_values: KeyValues) -> None:
-        self._prefixes[tuple(prompt)] = keys_values
-        while len(self._prefixes) > CACHED_PREFIXES:
-            self._prefixes.popitem(last=False)
-
-
-def _layers(cache: DynamicCache) -> KeyValues:
-    return [(layer[0], layer[1]) for layer in cache.to_legacy_cache()]
+def _mixed(seed: int, prompt: list[int]) -> int:
+    text = f"{seed}/{prompt}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8]) >> 1
 
 
 def _left_pad(tensor: torch.Tensor, width: int) -> torch.Tensor:

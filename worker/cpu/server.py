@@ -97,7 +97,8 @@ class PolicyServer:
         if request.stream or (request.n or 1) != 1:
             return _refuse("only n=1 without streaming is served", "invalid_request_error")
         text = self._prompts.text(request.messages, request.tools)
-        ids = self._prompts.ids(text)
+        # Each rollout has a seed of its own, so the seed names the conversation.
+        ids = self._prompts.ids(text, request.seed)
         if len(ids) > self._max_prompt:
             return _refuse(
                 f"This model's maximum context length is {self._max_prompt} prompt tokens; "
@@ -111,7 +112,7 @@ class PolicyServer:
                 Request(ids, min(wanted, self._max_response), temperature, request.seed)
             )
         )
-        self._prompts.remember(text, ids, generation.ids)
+        self._prompts.remember(text, ids, generation.ids, request.seed)
         if self._on_reply is not None:
             self._on_reply(ids, generation)
         return JSONResponse(self._answer(ids, generation, with_log_probs=bool(request.logprobs)))

@@ -207,12 +207,13 @@ def warm_started_policy(
         batch = sequences(demonstrations, tokenizer, config.right_fraction)
         train(model, batch, config, tokenizer.pad_token_id, progress)
     scratch = Path(tempfile.mkdtemp(dir=cache, prefix="making-"))
-    save(model, tokenizer, scratch)
     try:
+        save(model, tokenizer, scratch)
         os.rename(scratch, folder)
     except OSError:
-        # Another process made the same policy meanwhile; its folder is as good as ours.
+        # Another process may have made the same policy meanwhile; its folder is as good as ours.
         if not folder.exists():
             raise
-        shutil.rmtree(scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return folder, False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+import os
 from pathlib import Path
 
 import ray
 from agent_framework.lab.lightning import AgentFrameworkTracer
 from agentlightning import Trainer
 from agentlightning.adapter import TracerTraceToTriplet
-from agentlightning.execution.client_server import ClientServerExecutionStrategy
 from agentlightning.runner import LitAgentRunner
 from verl.utils.config import validate_config
 
@@ -18,12 +19,13 @@ from app.contract import (
     Engine,
     Phase,
     RunConfig,
+    RunError,
     TaskBaseline,
     WarmStartConfig,
     split_tasks,
 )
 from worker.agent import TRAINED_AGENT, Tau2Agent
-from worker.handover import AttemptInput
+from worker.handover import AttemptInput, AttemptResult
 from worker.reporter import Reporter
 from worker.rollouts.baselines import baselines
 from worker.rollouts.tasks import task_ids, tau2_splits
@@ -31,7 +33,8 @@ from worker.training.algorithm import TautrainVERL
 from worker.training.daemon import TautrainDaemon
 from worker.training.proxy import free_port, make_proxy_key
 from worker.training.ray_cluster import start_ray
-from worker.training.refusal import ConfigRefused
+from worker.training.refusal import TRAINING_FAILED, ConfigRefused
+from worker.training.runners import OnDeath, WatchedRunners
 from worker.training.trainer import STOP_REASON_NAME, CpuTrainer, ReportingTrainer
 from worker.training.verl_config import verl_overrides
 
@@ -57,10 +60,11 @@ def train(attempt: AttemptInput, reporter: Reporter) -> str | None:
         train_ids = _nontrivial(train_ids, known)
     total_steps = _report_plan(config, train_ids, validation_ids, reporter)
     policy = _policy(config, cache, reporter)
-    algorithm = _algorithm(config, policy, total_steps, attempt)
+    algorithm = _algorithm(config, policy, total_steps, attempt, reporter)
     reporter.progress(Phase.STARTING, note="starting Ray and VERL")
     key = make_proxy_key()
-    start_ray(config.resources.cpus)
+    # On a GPU Ray's CPUs also hold VERL's own workers, one for each GPU and server.
+    start_ray(config.resources.cpus if config.engine is Engine.CPU else None)
     try:
         agent = Tau2Agent(
             config,
@@ -70,7 +74,7 @@ def train(attempt: AttemptInput, reporter: Reporter) -> str | None:
             tokenizer_path=policy,
             api_key=key,
         )
-        _trainer(config, algorithm).fit(
+        _trainer(config, algorithm, functools.partial(_runner_died, attempt)).fit(
             agent,
             [{"id": task_id} for task_id in train_ids],
             val_dataset=[{"id": task_id} for task_id in validation_ids],
@@ -125,7 +129,7 @@ def _report_plan(
 def _policy(config: RunConfig, cache: Path, reporter: Reporter) -> str:
     """Path of the model to start from; the tiny one is made and warm-started if need be."""
     if config.model.path != "tiny":
-        return config.model.path
+        return os.path.expanduser(config.model.path)
     from worker.cpu.demonstrations import ANSWERS, record_all
     from worker.cpu.warm_start import warm_started_policy
 
@@ -147,13 +151,17 @@ def _policy(config: RunConfig, cache: Path, reporter: Reporter) -> str:
 
 
 def _algorithm(
-    config: RunConfig, policy: str, total_steps: int, attempt: AttemptInput
+    config: RunConfig, policy: str, total_steps: int, attempt: AttemptInput, reporter: Reporter
 ) -> TautrainVERL:
     """The algorithm with its whole config, held against VERL's own validation."""
     on_cpu = config.engine is Engine.CPU
     checkpoints = attempt.data_dir / "checkpoints" / attempt.claim.run_id
     overrides = verl_overrides(
-        config, model_path=policy, checkpoints=checkpoints, total_steps=total_steps
+        config,
+        model_path=policy,
+        checkpoints=checkpoints,
+        total_steps=total_steps,
+        resume_from=_resume_from(attempt, reporter),
     )
     overrides["tautrain"] = {"attempt": str(attempt.path)}
     try:
@@ -173,7 +181,27 @@ def _algorithm(
     return algorithm
 
 
-def _trainer(config: RunConfig, algorithm: TautrainVERL) -> Trainer:
+def _resume_from(attempt: AttemptInput, reporter: Reporter) -> Path | None:
+    """The checkpoint that the claim names, or None; said if it is not on this machine."""
+    if attempt.claim.resume_from is None:
+        return None
+    folder = Path(attempt.claim.resume_from)
+    if folder.is_dir():
+        return folder
+    reporter.event("checkpoint_not_here", {"path": str(folder), "then": "training starts anew"})
+    return None
+
+
+def _runner_died(attempt: AttemptInput, what: str) -> None:
+    """Ends this process, and with it the attempt: rollouts of that runner would never end."""
+    message = f"{what}; its rollouts are lost"
+    print(message, flush=True)
+    error = RunError(code=TRAINING_FAILED, message=message)
+    AttemptResult(status="failed", error=error).write(attempt.attempt_dir)
+    os._exit(1)
+
+
+def _trainer(config: RunConfig, algorithm: TautrainVERL, on_death: OnDeath) -> Trainer:
     runners = config.rollout.runners
     # What it would send is turned away by ``worker.environment``.
     tracer = AgentFrameworkTracer()
@@ -188,7 +216,5 @@ def _trainer(config: RunConfig, algorithm: TautrainVERL) -> Trainer:
         ),
         # Without agent_match the user simulator's turns become training data.
         adapter=TracerTraceToTriplet(agent_match=TRAINED_AGENT),
-        strategy=ClientServerExecutionStrategy(
-            n_runners=runners, server_host="127.0.0.1", server_port=free_port()
-        ),
+        strategy=WatchedRunners(runners, free_port(), on_death),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 import uuid
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -23,6 +25,10 @@ class NothingToLearn(Exception):
     """No rollout of the step can be trained on."""
 
 
+class RolloutsLost(RuntimeError):
+    """Rollouts are queued and none ends: nobody seems to hold them."""
+
+
 class TautrainDaemon(AgentModeDaemon):
     """agentlightning's daemon without its 5 s polls, and with rollouts that may be unjudged.
 
@@ -36,6 +42,7 @@ class TautrainDaemon(AgentModeDaemon):
         super().__init__(*args, **kwargs)
         self.run_config = run_config
         self.step = 0
+        self.on_rollouts_ended: Callable[[], None] = lambda: None
         self._completed_rollouts_v0: dict[str, RolloutLegacy] = {}
 
     async def _async_set_up(
@@ -91,25 +98,34 @@ class TautrainDaemon(AgentModeDaemon):
 
     def _retries(self) -> RolloutConfig:
         """The conversation has a deadline of its own; the store's is for a runner that died."""
-        rollout = self.run_config.rollout
-        seconds = rollout.timeout_seconds * 2 + 60
+        seconds = _store_seconds(self.run_config)
         return RolloutConfig(
             timeout_seconds=seconds,
             unresponsive_seconds=seconds,
-            max_attempts=rollout.max_attempts,
+            max_attempts=self.run_config.rollout.max_attempts,
             retry_condition=["failed", "timeout", "unresponsive"],
         )
 
     async def _async_run_until_finished(self, verbose: bool = True) -> None:
         """Returns when the last rollout has ended."""
         waiting = set(self._task_id_to_original_sample)
+        patience = self._patience()
+        heard = time.monotonic()
         while waiting:
             for rollout in await self.store.wait_for_rollouts(rollout_ids=list(waiting), timeout=0):
                 waiting.discard(rollout.rollout_id)
                 finished = await self._validate_data_v1(rollout)
                 self._completed_rollouts_v0[rollout.rollout_id] = finished
+                heard = time.monotonic()
+            if time.monotonic() - heard > patience:
+                raise RolloutsLost(f"no rollout has ended for {patience:.0f} s")
             if waiting:
                 await asyncio.sleep(POLL_SECONDS)
+
+    def _patience(self) -> float:
+        """Longest time between two ends of rollouts: every try of one may run out of time."""
+        rollout = self.run_config.rollout
+        return rollout.max_attempts * (_store_seconds(self.run_config) + 60)
 
     def get_train_data_batch(
         self,
@@ -123,6 +139,7 @@ class TautrainDaemon(AgentModeDaemon):
         Raises:
             NothingToLearn: fewer samples than one mini-batch; VERL would crash on the empty batch.
         """
+        self.on_rollouts_ended()
         planned = self._total_tasks_queued
         self._leave_out_unjudged()
         if not self._completed_rollouts_v0:
@@ -171,6 +188,10 @@ class TautrainDaemon(AgentModeDaemon):
         }
         self._completed_rollouts_v0 = judged
         self._total_tasks_queued = len(judged)
+
+
+def _store_seconds(config: RunConfig) -> float:
+    return config.rollout.timeout_seconds * 2 + 60
 
 
 def rollout_seed(seed: int, step: int, is_train: bool, task_id: str, repeat: int) -> int:

@@ -13,7 +13,7 @@ LEAST_CPUS = 4
 """Ray's CPUs are places, not cores: the trainer and the actor take one each."""
 
 
-def start_ray(cpus: int) -> None:
+def start_ray(cpus: int | None) -> None:
     """Starts Ray without dashboard, usage statistics or a look for the node's address.
 
     Two habits of Ray 2.60 have no public switch, so its private names are used; each ends when
@@ -23,11 +23,16 @@ def start_ray(cpus: int) -> None:
       ``ENABLE_RAY_CLUSTER = False`` makes it take 127.0.0.1.
     - Its dashboard process starts with ``include_dashboard=False`` too and asks the clouds'
       metadata addresses which cloud this is, usage statistics off or not. It is not started.
+
+    Args:
+        cpus: How many CPUs Ray may count on; None leaves it to Ray to count the machine's.
     """
     ray_constants.ENABLE_RAY_CLUSTER = False
     services.start_api_server = _no_dashboard
     ray.init(
-        num_cpus=max(LEAST_CPUS, cpus),
+        # Never a cluster that happens to run here: it may be somebody's.
+        address="local",
+        num_cpus=None if cpus is None else max(LEAST_CPUS, cpus),
         include_dashboard=False,
         _node_ip_address=LOOPBACK,
         log_to_driver=True,

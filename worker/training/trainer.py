@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import random
 import shutil
@@ -48,16 +49,28 @@ class ReportingTrainer(AgentLightningTrainer):
         super().__init__(**kwargs)
         self.reporter = Reporter(attempt.reporter_config(), source="trainer")
         self.validation_reward: float | None = None
-        self.best: tuple[float, int] | None = None
+        self.best = Best(Path(self.config.trainer.default_local_dir))
         self._stop_file = attempt.attempt_dir / STOP_REASON_NAME
-        self._deadline = _deadline(self.run_config.budget.max_seconds)
+        self._deadline = _deadline(attempt, self.run_config.budget.max_seconds)
 
     def fit(self) -> None:
         """Trains to the end; what was reported is shipped before it returns."""
         try:
             super().fit()
+        except NothingLeft:
+            self.reporter.event("nothing_left_to_train", {"step": self.global_steps})
         finally:
             self.reporter.close(timeout=10)
+
+    def _load_checkpoint(self) -> None:
+        """Loads what the claim resumes from.
+
+        Raises:
+            NothingLeft: it is of the last step already. agentlightning would train one more.
+        """
+        super()._load_checkpoint()
+        if self.global_steps >= self.total_training_steps:
+            raise NothingLeft
 
     def _epoch(self) -> int:
         steps: int = self.global_steps
@@ -70,6 +83,7 @@ class ReportingTrainer(AgentLightningTrainer):
         self._progress(Phase.ROLLOUT)
         self._stop_after_next_step_if_out_of_time()
         self.agent_mode_daemon.step = self.global_steps
+        self.agent_mode_daemon.on_rollouts_ended = lambda: self._progress(Phase.UPDATE)
         # A checkpoint of a step that is not validated has no score, not the last one's.
         self.validation_reward = None
         try:
@@ -89,16 +103,29 @@ class ReportingTrainer(AgentLightningTrainer):
         self._progress(Phase.VALIDATING)
         self.agent_mode_daemon.step = self.global_steps
         metrics: dict[str, Any] = super()._validate()
-        self.validation_reward = metrics.get("val/reward")
+        self.validation_reward = self._score(metrics)
         self.reporter.metrics(self.global_steps, metrics)
         return metrics
+
+    def _score(self, metrics: dict[str, Any]) -> float | None:
+        """The validation's mean, or None where too little was judged to call it one."""
+        planned, judged = metrics["val/planned"], metrics["val/judged"]
+        coverage = judged / planned if planned else 0.0
+        needed = self.run_config.validation.min_coverage
+        if judged and coverage >= needed:
+            return float(metrics["val/reward"])
+        self.reporter.event(
+            "validation_incomplete",
+            {"step": self.global_steps, "judged": judged, "planned": planned, "needed": needed},
+        )
+        return None
 
     def _stop_after_next_step_if_out_of_time(self) -> None:
         """Makes the next step the last one, which is validated and saved like any last step."""
         last: int = self.global_steps + 1
         if time.monotonic() > self._deadline and last < self.total_training_steps:
             self.total_training_steps: int = last
-            self._stop_file.write_text("time")
+            self._stop_file.write_text("budget")
             self.reporter.event("out_of_time", {"last_step": last})
 
     def _save_checkpoint(self) -> None:
@@ -114,9 +141,7 @@ class ReportingTrainer(AgentLightningTrainer):
             validation_reward=self.validation_reward,
         )
         if self.validation_reward is not None:
-            reward = float(self.validation_reward)
-            if self.best is None or reward >= self.best[0]:
-                self.best = (reward, step)
+            self.best.offer(step, self.validation_reward)
         self._forget_old_checkpoints()
 
     def _forget_old_checkpoints(self) -> None:
@@ -126,15 +151,39 @@ class ReportingTrainer(AgentLightningTrainer):
             key=lambda folder: int(folder.name.rsplit("_", 1)[1]),
         )
         keep = {folder.name for folder in folders[-self.run_config.training.keep_checkpoints :]}
-        if self.best is not None:
-            keep.add(f"global_step_{self.best[1]}")
+        keep.add(f"global_step_{self.best.step}")
         for folder in folders:
             if folder.name not in keep:
                 shutil.rmtree(folder)
+                self.reporter.checkpoint_removed(int(folder.name.rsplit("_", 1)[1]))
 
 
-def _deadline(max_seconds: float | None) -> float:
-    return math.inf if max_seconds is None else time.monotonic() + max_seconds
+class NothingLeft(Exception):
+    """The run was trained to its last step by an earlier attempt."""
+
+
+class Best:
+    """The best step by validation, kept in a file beside the checkpoints for later attempts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "best.json"
+        known = json.loads(self._file.read_text()) if self._file.exists() else {}
+        self.step: int | None = known.get("step")
+        self.reward: float = known.get("reward", -math.inf)
+
+    def offer(self, step: int, reward: float) -> None:
+        """Takes the step if it is at least as good as the best so far."""
+        if reward >= self.reward:
+            self.step, self.reward = step, reward
+            self._file.write_text(json.dumps({"step": step, "reward": reward}))
+
+
+def _deadline(attempt: AttemptInput, max_seconds: float | None) -> float:
+    """When, on the monotonic clock, the time is up; it began when the input was written."""
+    if max_seconds is None:
+        return math.inf
+    spent = time.time() - attempt.path.stat().st_mtime
+    return time.monotonic() + max_seconds - spent
 
 
 class PolicyServers:
@@ -173,7 +222,6 @@ class CpuTrainer(ReportingTrainer):
 
     def fit(self) -> None:
         """Trains, then stops the policy server."""
-        try:
-            super().fit()
-        finally:
-            self.actor_rollout_wg.close()
+        super().fit()
+        # Not after an error: the actor may be what failed, and the session ends it anyway.
+        self.actor_rollout_wg.close()

@@ -9,7 +9,12 @@ from app.contract import Engine, RunConfig
 
 
 def verl_overrides(
-    config: RunConfig, *, model_path: str, checkpoints: Path, total_steps: int | None = None
+    config: RunConfig,
+    *,
+    model_path: str,
+    checkpoints: Path,
+    total_steps: int | None = None,
+    resume_from: Path | None = None,
 ) -> dict[str, Any]:
     """What is merged over the defaults that agentlightning packages.
 
@@ -18,6 +23,7 @@ def verl_overrides(
     Args:
         total_steps: The number of the last step, which is validated and saved; None leaves it to
             VERL to count epochs.
+        resume_from: Checkpoint to continue from, a folder ``global_step_<n>``; None starts anew.
     """
     on_gpu = config.engine is Engine.GPU
     overrides: dict[str, Any] = {
@@ -37,7 +43,12 @@ def verl_overrides(
             "ref": _reference(config),
             "rollout": _rollout(config),
         },
-        "trainer": {**_trainer(config, checkpoints), "total_training_steps": total_steps},
+        "trainer": {
+            **_trainer(config, checkpoints),
+            "total_training_steps": total_steps,
+            "resume_mode": "resume_path" if resume_from else "disable",
+            "resume_from_path": str(resume_from) if resume_from else None,
+        },
     }
     if not on_gpu:
         overrides["trainer"]["device"] = "cpu"
@@ -144,7 +155,6 @@ def _trainer(config: RunConfig, checkpoints: Path) -> dict[str, Any]:
         "total_epochs": config.training.epochs,
         "critic_warmup": 0,
         "default_local_dir": str(checkpoints),
-        "resume_mode": "auto",
     }
     if tracking.project is not None:
         settings["project_name"] = tracking.project

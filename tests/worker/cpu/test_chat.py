@@ -51,6 +51,25 @@ def test_a_later_prompt_starts_with_the_sampled_ids_even_where_encoding_would_di
     assert prompts.ids(prompts.text(later, TOOLS))[: len(ids) + len(sampled)] == [*ids, *sampled]
 
 
+def test_conversations_that_say_the_same_with_other_tokens_stay_apart(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    prompts = PromptBuilder(tokenizer)
+    text = prompts.text(ASK, TOOLS)
+    ids = prompts.ids(text)
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "created"]
+    tokens = list(tokenizer.encode("created"))
+    later = prompts.text(
+        [*ASK, {"role": "assistant", "content": "created"}, {"role": "user", "content": "Thanks."}],
+        TOOLS,
+    )
+    for conversation, sampled in ((1, letters), (2, tokens)):
+        prompts.remember(text, ids, [*sampled, tokenizer.eos_token_id], conversation)
+    for conversation, sampled in ((1, letters), (2, tokens)):
+        whole = [*ids, *sampled, tokenizer.eos_token_id]
+        assert prompts.ids(later, conversation)[: len(whole)] == whole
+
+
 def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
     text = "Ünïcödé 漢字 \x00 \t {}[]\\ 🙂"
     assert tokenizer.decode(tokenizer.encode(text)) == text

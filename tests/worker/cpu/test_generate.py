@@ -118,6 +118,48 @@ def test_pausing_from_a_thread_waits_for_what_is_running(
     assert all(future.result(60).ids for future in running)
 
 
+def test_two_prompts_with_one_seed_are_not_drawn_with_the_same_noise(
+    model: Qwen2ForCausalLM, generator: Generator
+) -> None:
+    """Turns of a conversation share a seed; with the same noise they would not be independent."""
+    draws = []
+    for first in range(40):
+        one = generator.submit(Request([*range(20, 50), first], 1, 1.0, seed=7))
+        two = generator.submit(Request([*range(20, 50), first, 5], 1, 1.0, seed=7))
+        draws.append((one.result(60).ids, two.result(60).ids))
+    assert sum(one == two for one, two in draws) < 20
+    again = generator.submit(Request([*range(20, 50), 0], 1, 1.0, seed=7)).result(60).ids
+    assert again == draws[0][0]
+
+
+def test_when_the_models_thread_dies_nobody_waits_for_it(
+    tokenizer: PreTrainedTokenizerFast, model: Qwen2ForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = Generator(model, end=tokenizer.eos_token_id, pad=tokenizer.pad_token_id)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(generator, "_take", lambda *_: False)
+    monkeypatch.setattr(generator, "_select", lambda *_: 1 / 0)
+    # Its first token leaves the row without any, which the next step cannot go on from; dropping
+    # the batch then fails too, as a fault of ours would.
+    running = generator.submit(Request([20, 21], 1, 0.0))
+    assert isinstance(running.exception(timeout=20), IndexError)
+    generator._thread.join(timeout=20)
+    assert not generator._thread.is_alive()
+    with pytest.raises(RuntimeError, match="closed"):
+        generator.submit(Request([20, 21], 1, 0.0))
+    with pytest.raises(RuntimeError, match="closed"):
+        generator.pause()
+
+
+def test_a_request_that_cannot_be_served_fails_alone(
+    model: Qwen2ForCausalLM, generator: Generator
+) -> None:
+    bad = generator.submit(Request([10**9], 3, 0.0))
+    with pytest.raises(IndexError):
+        bad.result(timeout=60)
+    assert generator.submit(Request([20, 21, 22], 3, 0.0)).result(60).ids
+
+
 def test_closing_answers_what_was_waiting(
     tokenizer: PreTrainedTokenizerFast, model: Qwen2ForCausalLM
 ) -> None:

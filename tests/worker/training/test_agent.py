@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,18 @@ def test_the_proxys_address_belongs_to_the_rollout() -> None:
 
 def test_rollout_ids_differ_between_runs_attempts_and_tries() -> None:
     ids = {
-        rollout_id(run, attempt, "ro-1", store)
+        rollout_id(run, attempt, _attempted(sequence).attempt)
         for run in ("run_1", "run_2")
         for attempt in (1, 2)
-        for store in ("at-1", "at-2")
+        for sequence in (1, 2)
     }
     assert len(ids) == 8
-    assert all(name.startswith("ro_") for name in ids)
+    assert all(re.fullmatch("ro_[0-9a-hjkmnp-tv-z]{26}", name) for name in ids)
+
+
+def test_rollout_ids_sort_by_the_time_the_try_began() -> None:
+    tried = _attempted().attempt
+    times = [1_796_000_000.001 * factor for factor in (1, 1.0001, 1.01, 1.5)]
+    ids = [rollout_id("run", 1, tried.model_copy(update={"start_time": at})) for at in times]
+    assert ids == sorted(ids)
+    assert rollout_id("run", 1, tried) == rollout_id("run", 1, tried)

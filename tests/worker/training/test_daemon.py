@@ -13,7 +13,7 @@ from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.types import RolloutLegacy, Triplet
 
 from app.contract import RunConfig
-from worker.training.daemon import NothingToLearn, TautrainDaemon, rollout_seed
+from worker.training.daemon import NothingToLearn, RolloutsLost, TautrainDaemon, rollout_seed
 
 PAD = 0
 
@@ -150,6 +150,23 @@ def test_a_step_ends_when_its_last_rollout_ends() -> None:
         return time.monotonic() - ended
 
     assert asyncio.run(step()) < 1.0
+
+
+def test_rollouts_that_nobody_holds_are_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def step() -> None:
+        daemon = _daemon()
+        monkeypatch.setattr(daemon, "_patience", lambda: 0.3)
+        requests, samples = daemon._requests({"id": ["a"]}, True, "resources")
+        for rollout in await daemon.store.enqueue_many_rollouts(requests):
+            daemon._task_id_to_original_sample[rollout.rollout_id] = samples[
+                rollout.metadata["data_id"]
+            ]
+        await asyncio.wait_for(daemon._async_run_until_finished(), timeout=20)
+
+    with pytest.raises(RolloutsLost):
+        asyncio.run(step())
 
 
 def test_each_rollout_has_a_seed_of_its_own_that_is_always_the_same() -> None:

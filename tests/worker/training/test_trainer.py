@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from agentlightning.verl.trainer import AgentLightningTrainer
-from worker.training.daemon import NothingToLearn
-from worker.training.trainer import ReportingTrainer
 
 from app.contract import Phase, RunConfig
+from worker.training.daemon import NothingToLearn
+from worker.training.trainer import Best, NothingLeft, ReportingTrainer
 
 
 class RecordingReporter:
@@ -31,6 +31,9 @@ class RecordingReporter:
     def event(self, type: str, data: dict[str, Any]) -> None:  # noqa: A002 the contract's word
         self.said.append(("event", type, data))
 
+    def checkpoint_removed(self, step: int) -> None:
+        self.said.append(("removed", step))
+
     def checkpoint(self, **what: Any) -> None:
         self.said.append(("checkpoint", what["step"], what["validation_reward"]))
 
@@ -44,7 +47,7 @@ def trainer(tmp_path: Path) -> Any:
     made.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=str(tmp_path)))
     made.global_steps, made.total_training_steps = 3, 10
     made.train_dataloader = [1, 2]
-    made.validation_reward, made.best = None, None
+    made.validation_reward, made.best = None, Best(tmp_path)
     made._deadline, made._stop_file = math.inf, tmp_path / "stop_reason"
     made.agent_mode_daemon = SimpleNamespace(step=0, clear_data_and_server=lambda: None)
     made.async_rollout_manager = SimpleNamespace(sleep=lambda: None)
@@ -83,7 +86,71 @@ def test_when_time_is_up_the_next_step_is_the_last(trainer: Any) -> None:
     trainer._deadline = time.monotonic() - 1
     trainer._stop_after_next_step_if_out_of_time()
     assert trainer.total_training_steps == 4
-    assert trainer._stop_file.read_text() == "time"
+    assert trainer._stop_file.read_text() == "budget"
+
+
+def test_between_rollouts_and_update_the_phase_changes(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(self: Any, batch: Any) -> dict[str, Any]:
+        self.agent_mode_daemon.on_rollouts_ended()
+        return {"a": 1.0}
+
+    monkeypatch.setattr(AgentLightningTrainer, "_train_step", step)
+    trainer._train_step({})
+    phases = [said[1] for said in trainer.reporter.said if said[0] == "progress"]
+    assert phases == [Phase.ROLLOUT, Phase.UPDATE]
+
+
+@pytest.mark.parametrize(("judged", "score"), [(10, 0.5), (9, 0.5), (8, None), (0, None)])
+def test_a_validation_that_judged_too_little_has_no_score(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch, judged: int, score: float | None
+) -> None:
+    metrics = {"val/planned": 10, "val/judged": judged, "val/reward": 0.5}
+    monkeypatch.setattr(AgentLightningTrainer, "_validate", lambda self: metrics)
+    trainer._validate()
+    assert trainer.validation_reward == score
+    events = [said[1] for said in trainer.reporter.said if said[0] == "event"]
+    assert events == ([] if score is not None else ["validation_incomplete"])
+
+
+def test_a_step_without_validation_has_no_score(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer.validation_reward = 0.7
+    monkeypatch.setattr(AgentLightningTrainer, "_train_step", lambda self, batch: {})
+    trainer._train_step({})
+    assert trainer.validation_reward is None
+
+
+def test_an_attempt_that_resumes_at_the_last_step_trains_no_further(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: Any) -> None:
+        self.global_steps = 10
+
+    def fit(self: Any) -> None:
+        self._load_checkpoint()
+        pytest.fail("it trained on")
+
+    trainer.reporter.close = lambda timeout: True
+    monkeypatch.setattr(AgentLightningTrainer, "_load_checkpoint", load)
+    monkeypatch.setattr(AgentLightningTrainer, "fit", fit)
+    with pytest.raises(NothingLeft):
+        trainer._load_checkpoint()
+    trainer.fit()
+    assert trainer.reporter.said[-1][:2] == ("event", "nothing_left_to_train")
+
+
+def test_the_best_step_is_remembered_by_the_next_attempt(tmp_path: Path) -> None:
+    best = Best(tmp_path)
+    assert best.step is None
+    best.offer(4, 0.9)
+    best.offer(6, 0.6)
+    again = Best(tmp_path)
+    assert (again.step, again.reward) == (4, 0.9)
+    again.offer(8, 0.9)
+    assert Best(tmp_path).step == 8
 
 
 def _save(trainer: Any, step: int, reward: float | None) -> None:
@@ -102,5 +169,7 @@ def test_the_newest_checkpoints_and_the_best_are_kept(
         _save(trainer, step, reward)
     kept = sorted(folder.name for folder in tmp_path.glob("global_step_*"))
     assert kept == ["global_step_10", "global_step_4", "global_step_8"]
+    removed = [said[1] for said in trainer.reporter.said if said[0] == "removed"]
+    assert removed == [2, 6]
     saved = [said[1:] for said in trainer.reporter.said if said[0] == "checkpoint"]
     assert saved == [(2, 0.5), (4, 0.9), (6, 0.6), (8, None), (10, 0.7)]
