@@ -156,8 +156,15 @@ def worker(context: typer.Context) -> None:
             "for your machine, pip install 'tautrain[cpu]' or 'tautrain[gpu]' "
             "(in a source tree: make setup)"
         )
+    settings = _settings()
+    # What the API would take them for, so that the two cannot disagree.
+    environment = {
+        **os.environ,
+        "TAUTRAIN_URL": settings.worker_url(),
+        "TAUTRAIN_DATA_DIR": str(settings.data_dir.resolve()),
+    }
     # The app never imports the worker: this process becomes one.
-    os.execv(sys.executable, [sys.executable, "-m", "worker", *context.args])
+    os.execve(sys.executable, [sys.executable, "-m", "worker", *context.args], environment)
 
 
 @cli.command()

@@ -1,5 +1,5 @@
 """The documents about everything but runs that people and their programs get; workers' words are
-in ``app/contract.py``. ``null`` means not known yet, never 0."""
+in ``app/contract``. ``null`` means not known yet, never 0."""
 
 from __future__ import annotations
 

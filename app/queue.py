@@ -86,12 +86,15 @@ def claim(session: Session, worker: Worker, now: datetime) -> Claim | None:
 def held(session: Session, run_id: str, number: int, token: str) -> tuple[Run, Attempt] | None:
     """The attempt that a worker's call is about, locked until the transaction ends.
 
-    Returns ``None`` when there is no such run or attempt. Errors: ``LeaseLostError``.
+    Returns ``None`` when there is no such run. Errors: ``LeaseLostError``, also where the run
+    has no such attempt.
     """
     run = session.get(Run, run_id, with_for_update=True)
-    attempt = session.get(Attempt, (run_id, number))
-    if run is None or attempt is None:
+    if run is None:
         return None
+    attempt = session.get(Attempt, (run_id, number))
+    if attempt is None:
+        raise LeaseLostError(f"the run has no attempt {number}: its newest is {run.attempt}")
     if not secrets.compare_digest(attempt.lease_token.encode(), token.encode()):
         raise LeaseLostError(f"the lease token is not that of attempt {number}")
     if attempt.number != run.attempt:
@@ -125,13 +128,12 @@ def finish(
     try:
         found = held(session, run_id, number, request.lease_token)
     except LeaseLostError:
-        attempt = session.get_one(Attempt, (run_id, number))
-        same_holder = secrets.compare_digest(
-            attempt.lease_token.encode(), request.lease_token.encode()
-        )
-        if same_holder and attempt.status == request.status:
-            return session.get_one(Run, run_id)
-        raise
+        attempt = session.get(Attempt, (run_id, number))
+        if attempt is None or attempt.status != request.status:
+            raise
+        if not secrets.compare_digest(attempt.lease_token.encode(), request.lease_token.encode()):
+            raise
+        return session.get_one(Run, run_id)
     if found is None:
         return None
     run, attempt = found

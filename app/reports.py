@@ -8,12 +8,13 @@ from datetime import datetime
 from importlib import import_module
 from typing import Any
 
-from sqlalchemy import func
+from sqlalchemy import delete, func
 from sqlmodel import Session, SQLModel, col, select
 
 from app import rollouts
 from app.contract import (
     BaselinesReport,
+    CheckpointRemovedReport,
     CheckpointReport,
     EventReport,
     LogReport,
@@ -26,6 +27,7 @@ from app.contract import (
     RolloutMode,
     RolloutReport,
     RunConfig,
+    TokensDoc,
 )
 from app.curves import Scored, train_point, validation_point
 from app.lifecycle import record
@@ -68,11 +70,13 @@ def ingest(
         elif isinstance(report, ProgressReport):
             _take_progress(session, run, attempt, report, now)
         elif isinstance(report, EventReport):
-            record(session, run, report.type, report.at, report.data, report.id)
+            _take_event(session, run, report)
         elif isinstance(report, LogReport):
             _take_log(session, run, report)
         elif isinstance(report, CheckpointReport):
             _take_checkpoint(session, run, report)
+        elif isinstance(report, CheckpointRemovedReport):
+            _take_removal(session, run, report)
     session.add(run)
     session.flush()
     _redraw(session, run, touched, now)
@@ -110,11 +114,15 @@ def _take_rollouts(
         document = document.model_copy(update={"run_id": run.id, "attempt": run.attempt})
         rollouts.store(session, document, report.at)
         outcomes[document.outcome.value] += 1
-        run.user_prompt_tokens += document.tokens.user_prompt
-        run.user_completion_tokens += document.tokens.user_completion
+        _count_user_tokens(run, document.tokens)
         if document.step is not None and document.mode is not RolloutMode.DEBUG:
             touched.add((document.mode.value, document.step))
     run.outcomes = dict(outcomes)
+
+
+def _count_user_tokens(run: Run, tokens: TokensDoc) -> None:
+    run.user_prompt_tokens += tokens.user_prompt
+    run.user_completion_tokens += tokens.user_completion
 
 
 def _take_metrics(session: Session, run: Run, reports: Sequence[MetricsReport]) -> None:
@@ -136,6 +144,7 @@ def _take_plan(session: Session, run: Run, report: PlanReport, touched: Touched)
     run.train_tasks = report.train_tasks
     run.validation_tasks = report.validation_tasks
     run.total_steps = report.total_steps
+    run.train_rollouts_per_step = report.train_rollouts_per_step
     run.validation_rollouts = report.validation_rollouts
     touched |= _validations(session, run)
 
@@ -176,6 +185,13 @@ def _take_progress(
     run.epoch = report.epoch
 
 
+def _take_event(session: Session, run: Run, report: EventReport) -> None:
+    record(session, run, report.type, report.at, report.data, report.id)
+    tokens = report.retried_tokens()
+    if tokens is not None:
+        _count_user_tokens(run, tokens)
+
+
 def _take_log(session: Session, run: Run, report: LogReport) -> None:
     for text in report.lines:
         run.last_line += 1
@@ -197,6 +213,13 @@ def _take_checkpoint(session: Session, run: Run, report: CheckpointReport) -> No
     _upsert(session, Checkpoint, [row], ("run_id", "step"))
     data = {"step": report.step, "path": report.path, "size_bytes": report.size_bytes}
     record(session, run, "checkpoint", report.at, data, report.id)
+
+
+def _take_removal(session: Session, run: Run, report: CheckpointRemovedReport) -> None:
+    # Whichever attempt saved it: its place on the disk is the run's, not the attempt's.
+    here = (col(Checkpoint.run_id) == run.id, col(Checkpoint.step) == report.step)
+    session.execute(delete(Checkpoint).where(*here))
+    record(session, run, "checkpoint_removed", report.at, {"step": report.step}, report.id)
 
 
 def _validations(session: Session, run: Run) -> Touched:

@@ -170,6 +170,11 @@ def _warnings(config: RunConfig, train: list[str], validation: list[str]) -> lis
             f"{len(both)} of {len(validation)} validation tasks are trained on too: the "
             "validation shows what was learned, not how it generalizes"
         )
+    if config.split.only_nontrivial:
+        warnings.append(
+            "split.only_nontrivial leaves out training tasks that do-nothing passes, which is "
+            "known only once the worker has measured it: there may be fewer steps than counted here"
+        )
     tasks, mini_batch = config.training.batch_tasks, config.training.mini_batch
     if tasks % mini_batch:
         warnings.append(

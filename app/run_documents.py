@@ -73,6 +73,9 @@ class TrainPoint(BaseModel):
     reward_p10: float | None
     reward_p90: float | None
     shaped_reward_mean: float | None
+    planned: int | None = Field(
+        description="Rollouts of a step; fewer under rollouts: some are lost, or not there yet."
+    )
     rollouts: int
     judged: int
     groups_without_signal: int = Field(

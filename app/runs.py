@@ -156,7 +156,10 @@ def curves(session: Session, run: Run, max_points: int | None = None) -> Curves:
     validation = thin(points[RolloutMode.VALIDATION.value], max_points)
     return Curves(
         train=TrainCurve(
-            points=[TrainPoint.model_validate(point) for point in train],
+            points=[
+                TrainPoint.model_validate({**point, "planned": run.train_rollouts_per_step})
+                for point in train
+            ],
             baselines=_mean_baselines(baselines, run.train_tasks),
         ),
         validation=ValidationCurve(

@@ -47,4 +47,10 @@ class Settings(BaseSettings):
 
     def worker_url(self) -> str:
         """The address a worker reports to, with the default filled in."""
-        return (self.url or f"http://{self.host}:{self.port}").rstrip("/")
+        return (self.url or f"http://{_reachable(self.host)}:{self.port}").rstrip("/")
+
+
+def _reachable(host: str) -> str:
+    """The host of a URL for who listens at ``host``: one that binds to all is called locally."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host

@@ -75,6 +75,8 @@ class Run(SQLModel, table=True):
     progress_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     """When the sender of the newest progress report made it."""
     total_steps: int | None = None
+    train_rollouts_per_step: int | None = None
+    """What the newest plan report says; not known before."""
     validation_rollouts: int | None = None
     train_tasks: list[str] = _json()
     validation_tasks: list[str] = _json()

@@ -106,6 +106,15 @@ def test_the_version_is_shown() -> None:
     assert shown.output == f"tautrain {cli.version()}\n"
 
 
+def becoming(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """What the process would have become: words and environments. It stays what it is."""
+    became: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda _, words, env: became.append((words, env)))
+    for name in ("TAUTRAIN_URL", "TAUTRAIN_HOST", "TAUTRAIN_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    return became
+
+
 def without(*missing: str) -> Callable[..., Any]:
     found = importlib.util.find_spec
     return lambda name, package=None: None if name in missing else found(name, package)
@@ -113,7 +122,7 @@ def without(*missing: str) -> Callable[..., Any]:
 
 def test_a_worker_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.importlib.util, "find_spec", without("torch", "ray"))
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it started"))
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("it started"))
     ended = CliRunner().invoke(cli.cli, ["worker"])
     assert ended.exit_code == 1
     assert "torch, ray" in ended.output
@@ -123,7 +132,43 @@ def test_a_worker_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 def test_the_worker_command_becomes_the_worker_with_its_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    became: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda _program, words: became.append(words))
+    became = becoming(monkeypatch)
     CliRunner().invoke(cli.cli, ["worker", "--once", "--name", "w1", "--help"])
-    assert became == [[sys.executable, "-m", "worker", "--once", "--name", "w1", "--help"]]
+    [(words, _)] = became
+    assert words == [sys.executable, "-m", "worker", "--once", "--name", "w1", "--help"]
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({}, "http://127.0.0.1:8321"),
+        ({"TAUTRAIN_URL": ""}, "http://127.0.0.1:8321"),
+        ({"TAUTRAIN_PORT": "9000", "TAUTRAIN_HOST": "10.0.0.1"}, "http://10.0.0.1:9000"),
+        ({"TAUTRAIN_PORT": "9000", "TAUTRAIN_URL": "http://api:80/"}, "http://api:80"),
+    ],
+)
+def test_the_worker_goes_by_the_same_settings_as_the_api(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], url: str
+) -> None:
+    became = becoming(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for name, value in {**given, "TAUTRAIN_DATA_DIR": "some/where"}.items():
+        monkeypatch.setenv(name, value)
+    CliRunner().invoke(cli.cli, ["worker"])
+    [(_, environment_of_worker)] = became
+    assert environment_of_worker["TAUTRAIN_URL"] == url
+    assert environment_of_worker["TAUTRAIN_DATA_DIR"] == str(tmp_path / "some" / "where")
+    assert environment_of_worker["PATH"] == os.environ["PATH"]
+
+
+def test_a_worker_with_a_wrong_setting_is_one_line_that_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    became = becoming(monkeypatch)
+    monkeypatch.setenv("TAUTRAIN_PORT", "secret-word")
+    ended = CliRunner().invoke(cli.cli, ["worker"])
+    assert ended.exit_code == 1
+    assert ended.output.startswith("tautrain: TAUTRAIN_PORT: ")
+    assert len(ended.output.splitlines()) == 1
+    assert "secret-word" not in ended.output
+    assert became == []

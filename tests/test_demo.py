@@ -239,6 +239,23 @@ def test_a_step_is_told_when_it_is_over_and_its_rollouts_are_in() -> None:
     assert told(story, late, 10) == []
 
 
+@pytest.mark.parametrize(
+    ("point", "count"),
+    [
+        ({"rollouts": 60, "judged": 60, "planned": 64}, "60 judged of 64 rollouts"),
+        ({"rollouts": 64, "judged": 64, "planned": 64}, "64 rollouts"),
+        ({"rollouts": 60, "judged": 60, "planned": None}, "60 rollouts"),
+    ],
+)
+def test_a_step_whose_rollouts_are_partly_lost_does_not_look_complete(
+    point: dict[str, Any], count: str
+) -> None:
+    recorded = document("succeeded", progress={"step": 1, "total_steps": 4})
+    recorded["curves"]["train"]["points"] = [train_point(1, 0.25) | point]
+    lines = told(Story(), recorded, 9)
+    assert f"step 1 of 4: training reward 0.25 over {count}" in lines
+
+
 def test_a_validation_is_told_with_its_coverage_and_baselines() -> None:
     story = Story()
     assert told(story, learned(), 9)[-1] == (

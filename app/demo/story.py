@@ -111,9 +111,11 @@ def step_line(run: RunView, point: TrainPoint) -> str:
 def _judged(point: TrainPoint) -> str:
     if point.rollouts is None:
         return ""
-    if point.judged is None or point.judged == point.rollouts:
+    # Of what was planned where it is known: a rollout that was lost is missing, not judged.
+    of = max(point.rollouts, point.planned or 0)
+    if point.judged is None or point.judged == of:
         return f" over {point.rollouts} rollouts"
-    return f" over {point.judged} judged of {point.rollouts} rollouts"
+    return f" over {point.judged} judged of {of} rollouts"
 
 
 def validation_line(run: RunView, validation: Validation) -> str:

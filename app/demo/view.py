@@ -22,6 +22,7 @@ class TrainPoint:
     reward: float | None
     rollouts: int | None
     judged: int | None
+    planned: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,13 @@ def read_run(document: Mapping[str, Any]) -> RunView:
         eta_seconds=progress.get("eta_seconds"),
         error=error and Failure(error["code"], error["message"], error.get("log_tail") or []),
         train=[
-            TrainPoint(p["step"], p.get("reward_mean"), p.get("rollouts"), p.get("judged"))
+            TrainPoint(
+                p["step"],
+                p.get("reward_mean"),
+                p.get("rollouts"),
+                p.get("judged"),
+                p.get("planned"),
+            )
             for p in train.get("points") or []
         ],
         train_baselines=_baselines(train),

@@ -156,7 +156,7 @@ def finish(run_id: RunId, number: Number, request: FinishRequest, parts: PartsDe
     with parts.database.write() as session:
         run = queue.finish(session, run_id, number, request, now())
         if run is None:
-            raise not_found("attempt", f"{run_id}/{number}")
+            raise not_found("run", run_id)
         status = RunStatus(run.status)
     if status is RunStatus.QUEUED:
         parts.wakeup.notify()
@@ -166,5 +166,5 @@ def finish(run_id: RunId, number: Number, request: FinishRequest, parts: PartsDe
 def _held(session: Session, run_id: str, number: int, token: str) -> tuple[Run, Attempt]:
     found = queue.held(session, run_id, number, token)
     if found is None:
-        raise not_found("attempt", f"{run_id}/{number}")
+        raise not_found("run", run_id)
     return found

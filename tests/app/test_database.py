@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,45 @@ def test_migrations_are_found_from_any_folder(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
     assert (tmp_path / "here.db").stat().st_size > 0
+
+
+def test_a_database_of_the_first_revision_keeps_its_runs_and_what_they_hold(
+    fresh: Database,
+) -> None:
+    config = alembic_config()
+
+    def move(revision: str) -> None:
+        with fresh.engine.begin() as connection:
+            config.attributes["connection"] = connection
+            step = command.downgrade if revision == "0001" else command.upgrade
+            step(config, revision)
+
+    def kept() -> tuple[int, int]:
+        with fresh.engine.connect() as connection:
+            counted = [
+                connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+                for table in ("run", "event")
+            ]
+            return counted[0], counted[1]
+
+    fresh.migrate()
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    with fresh.write() as session:
+        lists: dict[str, Any] = {"tags": [], "train_tasks": [], "validation_tasks": []}
+        documents: dict[str, Any] = {"config": {}, "config_overrides": {}, "outcomes": {}}
+        names = {"name": "n", "preset": "p", "domain": "mock", "engine": "cpu", "status": "queued"}
+        run = app.tables.Run(
+            id="run_1", attempts_allowed=1, created_at=at, **names, **lists, **documents
+        )
+        session.add(run)
+        session.flush()
+        session.add(
+            app.tables.Event(run_id="run_1", seq=1, id="e", type="t", at=at, attempt=0, data={})
+        )
+    move("0001")
+    assert "train_rollouts_per_step" not in {
+        c["name"] for c in inspect(fresh.engine).get_columns("run")
+    }
+    assert kept() == (1, 1)
+    move("head")
+    assert kept() == (1, 1)

@@ -118,7 +118,7 @@ def test_a_tag_of_a_union_is_no_part_of_the_path() -> None:
 
 def test_health_and_readiness(client: TestClient) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
-    assert client.get("/readyz").json() == {"status": "ready", "revision": "0001"}
+    assert client.get("/readyz").json() == {"status": "ready", "revision": "0002"}
 
 
 def test_prometheus_counts_runs_and_reports(client: TestClient, worker: Any) -> None:

@@ -261,10 +261,19 @@ def test_a_run_that_was_not_cancelled_cannot_end_as_that(client: TestClient, wor
     assert status(client, worker.run_id) == "running"
 
 
-def test_a_wrong_token_is_409_and_a_wrong_attempt_404(worker: Any) -> None:
-    worker.lease_token = "x" * 32
-    assert worker.call("heartbeat").status_code == 409
-    assert worker.finish("succeeded").status_code == 409
-    worker.attempt = 9
-    assert worker.call("heartbeat").status_code == 404
-    assert worker.finish("succeeded").status_code == 404
+def test_what_is_not_the_caller_s_attempt_is_409_and_only_an_unknown_run_404(worker: Any) -> None:
+    def statuses() -> set[int]:
+        report = {"id": "late-0001", "kind": "log", "lines": ["x"]}
+        answers = [
+            worker.call("heartbeat"),
+            worker.call("reports", reports=[report]),
+            worker.finish("succeeded"),
+        ]
+        return {answer.status_code for answer in answers}
+
+    token, worker.lease_token = worker.lease_token, "x" * 32
+    assert statuses() == {409}
+    worker.lease_token, worker.attempt = token, 9
+    assert statuses() == {409}
+    worker.run_id = "run_unknown"
+    assert statuses() == {404}

@@ -353,6 +353,67 @@ def test_the_best_checkpoint_has_the_best_validation(client: TestClient, worker:
     assert [c["step"] for c in get(client, worker, "checkpoints")["items"]] == [4, 3, 2, 1]
 
 
+def test_a_checkpoint_that_was_removed_is_neither_listed_nor_best_nor_continued_from(
+    client: TestClient, worker: Any
+) -> None:
+    def checkpoint(step: int, reward: float) -> Json:
+        fields = {"path": f"/{step}", "size_bytes": 1, "validation_reward": reward}
+        return {"kind": "checkpoint", "step": step, **fields}
+
+    worker.report(checkpoint(1, 0.5), checkpoint(2, 0.9))
+    worker.finish("handed_back")
+    claim = worker.claim()
+    assert claim["resume_from"] == "/2"
+    removed = {"id": "removed-2", "kind": "checkpoint_removed", "step": 2}
+    worker.report(removed, {"kind": "checkpoint_removed", "step": 7})
+    assert [c["step"] for c in get(client, worker, "checkpoints")["items"]] == [1]
+    best = run_of(client, worker)["best_checkpoint"]
+    assert best == {"step": 1, "validation_reward": 0.5, "path": "/1"}
+    worker.report(checkpoint(2, 0.1))
+    assert worker.report(removed) == {"accepted": 0, "repeated": 1}
+    assert [c["step"] for c in get(client, worker, "checkpoints")["items"]] == [2, 1]
+    worker.report({"kind": "checkpoint_removed", "step": 2})
+    worker.finish("handed_back")
+    assert worker.claim()["resume_from"] == "/1"
+
+
+def test_the_user_tokens_of_a_try_that_was_given_up_count_too(
+    client: TestClient, worker: Any
+) -> None:
+    tokens = {"assistant_prompt": 100, "user_prompt": 7, "user_completion": 3}
+    retried = {"id": "retried-1", "kind": "event", "type": "rollout_retried"}
+    worker.report({**retried, "data": {"task_id": "a", "tokens": tokens}})
+    worker.report({**retried, "data": {"task_id": "a", "tokens": tokens}})
+    worker.report({"kind": "event", "type": "rollout_retried", "data": {"task_id": "a"}})
+    worker.report({"kind": "event", "type": "other", "data": {"tokens": 3}})
+    worker.report(worker.rollout(tokens={"user_prompt": 10, "user_completion": 20}))
+    used = run_of(client, worker)["user_tokens"]
+    assert (used["prompt"], used["completion"]) == (17, 23)
+    wrong = {**retried, "id": "retried-2", "data": {"tokens": {"user_prompts": 1}}}
+    assert worker.call("reports", reports=[wrong]).status_code == 422
+
+
+def test_a_step_shows_how_many_rollouts_were_planned_once_there_is_a_plan(
+    client: TestClient, worker: Any
+) -> None:
+    def points() -> list[tuple[int, int, int | None]]:
+        found = run_of(client, worker)["curves"]["train"]["points"]
+        return [(point["step"], point["rollouts"], point["planned"]) for point in found]
+
+    worker.report(worker.rollout(step=1), worker.rollout(step=1))
+    assert points() == [(1, 2, None)]
+    plan = {
+        "kind": "plan",
+        "train_tasks": ["a"],
+        "validation_tasks": ["b"],
+        "total_steps": 5,
+        "train_rollouts_per_step": 8,
+        "validation_rollouts": 2,
+    }
+    worker.report(plan, worker.rollout(step=2))
+    assert points() == [(1, 2, 8), (2, 1, 8)]
+
+
 def test_a_tasks_baselines_are_known_from_the_newest_run(client: TestClient, worker: Any) -> None:
     task = {"task_id": "create_task_1", "do_nothing": 0.0, "reference": 1.0}
     worker.report({"kind": "baselines", "tasks": [task]}, worker.rollout(id="ro_1"))

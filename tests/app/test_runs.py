@@ -91,12 +91,35 @@ def test_a_split_that_trains_on_validation_tasks_is_called_that(queue_run: Queue
         ),
         ({"config": {"user_simulator": {"kind": "oracle"}}}, "config.user_simulator"),
         ({"tags": ['a"b']}, "tags.0"),
+        ({"config": {"rollout": {"temperature": 0}}}, "config.rollout.temperature"),
+        ({"config": {"resources": {"nodes": 2}}}, "config.resources.nodes"),
+        ({"config": {"engine": "gpu", "resources": {"nodes": 2}}}, "config.resources.nodes"),
+        ({"config": {"budget": {"max_user_tokens": 1000}}}, "config.budget.max_user_tokens"),
+        (
+            {"config": {"verl": {"actor_rollout_ref": {"rollout": {"n": 3}}}}},
+            "config.verl.actor_rollout_ref.rollout.n",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_by_its_path(client: TestClient, body: Json, path: str) -> None:
     for call in ("/runs", "/runs/validate"):
         assert paths(client.post(call, json=body)) == [path]
     assert client.get("/runs").json()["items"] == []
+
+
+def test_training_on_nontrivial_tasks_only_warns_that_steps_may_be_fewer(
+    client: TestClient,
+) -> None:
+    def warned(**split: Any) -> list[bool]:
+        body = {"config": {"split": split}}
+        answers = [client.post(call, json=body) for call in ("/runs", "/runs/validate")]
+        return [
+            any("only_nontrivial" in warning for warning in answer.json()["warnings"])
+            for answer in answers
+        ]
+
+    assert warned(only_nontrivial=True) == [True, True]
+    assert warned() == [False, False]
 
 
 def test_the_same_idempotency_key_returns_the_first_run(client: TestClient) -> None:

@@ -34,6 +34,19 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         Settings()
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:8321"),
+        ("::", "http://[::1]:8321"),
+        ("fd00::1", "http://[fd00::1]:8321"),
+        ("api", "http://api:8321"),
+    ],
+)
+def test_a_worker_finds_the_api_wherever_it_binds(host: str, url: str) -> None:
+    assert Settings(host=host, port=8321, url=None).worker_url() == url
+
+
 def test_ids_sort_by_the_time_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [ids.new_id("run") for _ in range(1000)]
     assert made == sorted(set(made))

@@ -1,29 +1,37 @@
 """Runs a command in a network of its own and writes down every packet that wants to leave it.
 
 The network has loopback and one interface that leads nowhere, with default routes over it: what a
-process sends to any address that is not the machine's own arrives there and is recorded. Linux,
-and root or user namespaces, are needed. Usage: ``isolated.py <packets.json> <command …>``.
+process sends to any address that is not the machine's own arrives there and is recorded. So is
+every look-up of a name: a resolver on loopback or behind a socket file would hide it, so the one
+name server that the command finds is beyond that interface. Linux, and root or user namespaces,
+are needed. Usage: ``isolated.py <packets.json> <command …>``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 from pyroute2 import IPRoute
 
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNET, CLONE_NEWNS = 0x40000000, 0x00020000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 ETH_P_ALL = 0x0003
 NOWHERE, PEER = "nowhere0", "nowhere1"
 ADDRESS, GATEWAY = "198.51.100.2", "198.51.100.1"
 ADDRESS6, GATEWAY6 = "2001:db8::2", "2001:db8::1"
+NAME_SERVER = "192.0.2.53"
+RESOLVER, NAME_SERVICES = Path("/etc/resolv.conf"), Path("/etc/nsswitch.conf")
 MAC = "02:00:00:00:00:01"
 TCP, UDP, DNS = 6, 17, 53
 PROTOCOLS = {TCP: "tcp", UDP: "udp"}
@@ -31,11 +39,15 @@ PROTOCOLS = {TCP: "tcp", UDP: "udp"}
 
 def enter_empty_network() -> None:
     """Leaves the machine's network. Raises ``OSError`` where that is not allowed."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNET)")
+    _call("unshare", CLONE_NEWNET | CLONE_NEWNS)
+    # Private, or what is mounted below would be mounted for the whole machine.
+    _call("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    cover(RESOLVER, f"nameserver {NAME_SERVER}\n")
+    if NAME_SERVICES.exists():
+        # Not systemd's service either, which asks over a socket file.
+        cover(
+            NAME_SERVICES, re.sub(r"(?m)^hosts:.*", "hosts: files dns", NAME_SERVICES.read_text())
+        )
     with IPRoute() as network:
         network.link("set", index=network.link_lookup(ifname="lo")[0], state="up")
         network.link("add", ifname=NOWHERE, kind="veth", peer={"ifname": PEER})
@@ -56,6 +68,24 @@ def enter_empty_network() -> None:
                 "add", dst=GATEWAY6, lladdr=MAC, ifindex=index, state=128, family=socket.AF_INET6
             )
             network.route("add", dst="default", gateway=GATEWAY6, family=socket.AF_INET6)
+
+
+def cover(path: Path, text: str) -> None:
+    """Lets a file have this content, in this mount namespace and nowhere else."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(text)
+        file.flush()
+        os.chmod(file.name, 0o644)
+        # Over what a link leads to: a link itself cannot be mounted over.
+        _call(
+            "mount", file.name.encode(), bytes(path.resolve()), None, ctypes.c_ulong(MS_BIND), None
+        )
+
+
+def _call(function: str, *arguments: object) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{function}: {os.strerror(error)}")
 
 
 class Recorder:

@@ -50,6 +50,14 @@ class Service:
             time.sleep(1)
         return document
 
+    def wait_for_phase(self, run_id: str, phase: str, seconds: float) -> None:
+        """Returns once the run is in the phase."""
+        deadline = time.monotonic() + seconds
+        while (document := self.run(run_id))["phase"] != phase:
+            assert document["status"] not in ENDED, brief(document)
+            assert time.monotonic() < deadline, f"after {seconds} s: {brief(document)}"
+            time.sleep(0.5)
+
     def all_items(self, path: str, **query: Any) -> list[dict[str, Any]]:
         """Every item of a paginated list."""
         items: list[dict[str, Any]] = []

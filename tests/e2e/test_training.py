@@ -5,9 +5,11 @@ Real API, worker, Ray, VERL, LiteLLM proxy, τ² environment and evaluator; noth
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -93,6 +95,12 @@ def test_a_conversation_can_be_read(running: Service, learned: Learning) -> None
     assert call["arguments"] == {"user_id": "user_1", "title": "Important Meeting"}
 
 
+def test_rollouts_are_listed_newest_first(running: Service, learned: Learning) -> None:
+    items = running.all_items(f"/runs/{learned.run['id']}/rollouts")
+    steps = [item["step"] for item in items]
+    assert steps == sorted(steps, reverse=True)
+
+
 def test_every_rollout_is_there_once(running: Service, learned: Learning) -> None:
     items = running.all_items(f"/runs/{learned.run['id']}/rollouts")
     validations = len(learned.run["curves"]["validation"]["points"])
@@ -145,6 +153,24 @@ def test_a_run_whose_every_rollout_fails_ends_without_an_update(running: Service
     assert point["reward_mean"] is None
     assert all(p["coverage"] == 0 for p in run["curves"]["validation"]["points"])
     assert _series(running, run["id"])["training/skipped"] == [1.0]
+
+
+def test_a_runner_that_is_killed_ends_the_run_with_its_cause(running: Service) -> None:
+    run_id = running.post_run(config={"rollout": {"n": 4}})
+    running.wait_for_phase(run_id, "rollout", 400)
+    needle = str(running.data_dir / "attempts" / run_id / "1" / "claim.json")
+    trainer = next(
+        p for p in psutil.process_iter(["cmdline"]) if needle in (p.info["cmdline"] or [])
+    )
+    leader = next(p for p in [trainer, *trainer.parents()] if os.getsid(p.pid) == p.pid)
+    runners = [p for p in leader.children() if needle in p.cmdline() and p.num_threads() > 1]
+    assert len(runners) == 4
+    runners[0].kill()
+    run = running.wait(run_id, 120)
+    assert run["status"] == "failed", brief(run)
+    assert run["error"]["code"] == "training_failed"
+    assert "ended early, with exit code -9" in run["error"]["message"]
+    assert not [p for p in psutil.process_iter(["cmdline"]) if needle in (p.info["cmdline"] or [])]
 
 
 def test_what_verl_refuses_is_told_in_its_own_words(running: Service) -> None:

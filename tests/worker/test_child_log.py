@@ -63,6 +63,9 @@ def test_a_progress_line_that_was_held_back_comes_when_its_time_has_come():
 def test_secrets_of_the_environment_show_neither_in_file_nor_in_reports(tmp_path):
     secrets = secrets_of({"OPENAI_API_KEY": "sk-0123456789", "EMPTY_TOKEN": "", "PATH": "/usr/bin"})
     assert secrets == ("sk-0123456789",)
+    assert secrets_of({"MY_ENDPOINT": "sk-0123456789"}) == ()
+    assert secrets_of({"MY_ENDPOINT": "sk-0123456789"}, named=["MY_ENDPOINT"]) == secrets
+    assert secrets_of({"MY_ENDPOINT": "EMPTY"}, named=["MY_ENDPOINT"]) == ()
     reading, writing = os.pipe()
     lines = []
     log = ChildLog(reading, tmp_path / "log", lines.extend, secrets)

@@ -177,6 +177,17 @@ def test_the_childs_input_is_private_and_whole(fake_api, work, command, tmp_path
     assert handover.attempt_dir == path.parent
 
 
+def test_the_key_that_the_config_names_shows_in_no_log_whatever_its_name(
+    fake_api, work, command, monkeypatch
+):
+    monkeypatch.setenv("MY_ENDPOINT", "value-of-the-key")
+    fake_api.offer(user_simulator={"kind": "openai", "api_key_env": "MY_ENDPOINT"})
+    work(command("raise RuntimeError('sent ' + os.environ['MY_ENDPOINT'])\n"))
+    request = finish(fake_api)
+    assert request.error.log_tail[-1] == "RuntimeError: sent ***"
+    assert "value-of-the-key" not in "".join(fake_api.lines())
+
+
 def test_a_crash_is_data_on_the_run(fake_api, work, command):
     fake_api.offer()
     work(command("print('about to fail', flush=True)\nraise RuntimeError('boom')\n"))

@@ -92,9 +92,11 @@ def _model(config: RunConfig, path: str) -> dict[str, Any]:
 
 def _actor(config: RunConfig) -> dict[str, Any]:
     training, resources = config.training, config.resources
+    samples = training.mini_batch * config.rollout.n
     return {
         "ppo_mini_batch_size": training.mini_batch,
-        "ppo_micro_batch_size_per_gpu": training.micro_batch,
+        # VERL divides the one by the other to scale the loss: a pass is at most the mini-batch.
+        "ppo_micro_batch_size_per_gpu": min(training.micro_batch, samples),
         "ppo_epochs": training.ppo_epochs,
         "clip_ratio_low": training.clip_low,
         "clip_ratio_high": training.clip_high,

@@ -129,6 +129,16 @@ def test_the_free_mapping_is_merged_last() -> None:
     assert actor.ppo_micro_batch_size_per_gpu == config.training.micro_batch
 
 
+def test_a_pass_is_at_most_the_mini_batch() -> None:
+    small = deep_merge(PRESETS["tiny-cpu"], {"rollout": {"n": 2}})
+    config = RunConfig.model_validate(small)
+    assert config.training.micro_batch > config.training.mini_batch * 2
+    actor = _composed(config).actor_rollout_ref.actor
+    assert actor.ppo_micro_batch_size_per_gpu == config.training.mini_batch * 2
+    with pytest.raises(ValueError, match="micro_batch"):
+        RunConfig.model_validate(deep_merge(small, {"training": {"micro_batch": 3}}))
+
+
 def test_attention_is_left_to_the_engine_or_named() -> None:
     named = deep_merge(PRESETS[RECIPE], {"model": {"attention": "sdpa"}})
     composed = _composed(RunConfig.model_validate(named))
