@@ -273,3 +273,10 @@ def _best_checkpoints(session: Session, runs: Sequence[Run]) -> dict[str, BestCh
         if score is not None and (before is None or score >= before.validation_reward):
             best[row.run_id] = BestCheckpoint(step=row.step, validation_reward=score, path=row.path)
     return best
+
+
+def spent_budget(run: Run) -> str | None:
+    """The field of the config whose budget the run has spent, as the API counts it."""
+    most = run.config["budget"].get("max_user_tokens")
+    used = run.user_prompt_tokens + run.user_completion_tokens
+    return "budget.max_user_tokens" if most is not None and used >= most else None

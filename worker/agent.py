@@ -14,6 +14,7 @@ from app.contract import JUDGED, Domain, Engine, RolloutDoc, RolloutMode, RunCon
 from worker.reporter import Reporter
 from worker.rollouts.conversation import ASSISTANT_AGENT, RolloutSpec, run_rollout
 from worker.rollouts.endpoints import close
+from worker.rollouts.shaping import partial_reward
 from worker.rollouts.tasks import load_task
 from worker.rollouts.users import user_client
 
@@ -77,6 +78,8 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
                     },
                 )
             raise RolloutNotJudged(f"{document.outcome}: {document.cause}")
+        if self.config.reward.shape == "partial":
+            document.shaped_reward = partial_reward(document)
         self.reporter.rollout(document)
         return self._training_reward(document)
 
@@ -140,14 +143,19 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         return self._openai
 
     def _training_reward(self, document: RolloutDoc) -> float:
-        """τ²'s reward, or chance where the config asks for the negative control."""
+        """τ²'s reward; where the config asks for it, a shaped one, or chance as a control.
+
+        Validation is given τ²'s own in any case.
+        """
         flipped = self.config.reward.control == "coin_flip"
         if flipped and document.mode is RolloutMode.TRAIN:
             digest = hashlib.sha256(f"{self.config.seed}/{document.id}".encode()).digest()
             return float(digest[0] & 1)
-        if document.reward is None:
+        shaped = document.shaped_reward if document.mode is RolloutMode.TRAIN else None
+        reward = document.reward if shaped is None else shaped
+        if reward is None:
             raise RolloutNotJudged(f"{document.outcome} has no reward")
-        return document.reward
+        return reward
 
     def _count_tokens(self, text: str) -> int:
         """Tokens of ``text`` as the model being trained counts them; offline."""

@@ -13,6 +13,9 @@ from worker.outbox import ReporterConfig
 
 RESULT_NAME = "result.json"
 
+SPENT_NAME = "budget_spent"
+"""File by which the worker tells the child that a budget is spent; it names the field."""
+
 
 class AttemptInput(BaseModel):
     """What the child is told: the claim, and where things are. ``claim.json``, mode 0600."""
@@ -62,6 +65,10 @@ class AttemptInput(BaseModel):
         (self.attempt_dir / RESULT_NAME).unlink(missing_ok=True)
         write_private(self.path, self.model_dump_json(indent=1).encode())
         return self.path
+
+    def tell_spent(self, field: str) -> None:
+        """Tells the child that the budget of a field is spent. Raises ``OSError``."""
+        write_private(self.attempt_dir / SPENT_NAME, field.encode())
 
     def reporter_config(self) -> ReporterConfig:
         """What a ``Reporter`` of this attempt needs."""

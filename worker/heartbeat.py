@@ -15,7 +15,7 @@ log = logging.getLogger("worker")
 
 
 class Heartbeat:
-    """Renews a lease on a thread of its own; tells once of a cancel and of a lost lease.
+    """Renews a lease on a thread of its own; tells once of a cancel, a spent budget, a lost lease.
 
     While the API is away it keeps trying: the lease may lapse meanwhile, but whether another
     attempt has begun only the API knows.
@@ -27,12 +27,15 @@ class Heartbeat:
         client: ApiClient,
         seconds: float,
         tell: Callable[[Literal["cancel", "lost"]], None],
+        tell_spent: Callable[[str], None],
     ) -> None:
         self._claim = claim
         self._client = client
         self._seconds = seconds
         self._tell = tell
+        self._tell_spent = tell_spent
         self._told_cancel = False
+        self._told_spent = False
         self._away_since: float | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -77,4 +80,8 @@ class Heartbeat:
         if answer.cancel and not self._told_cancel:
             self._told_cancel = True
             self._tell("cancel")
+        if answer.spent is not None and not self._told_spent:
+            self._told_spent = True
+            log.info("budget spent run=%s: %s", claim.run_id, answer.spent)
+            self._tell_spent(answer.spent)
         return True

@@ -86,9 +86,11 @@ class Attempt:
         if problem is not None:
             self._finish(self._failed(problem))
             return
-        heartbeat = Heartbeat(claim, self._client, settings.heartbeat_seconds, self._inbox.put)
+        handover = AttemptInput.of(claim, api_url=settings.api_url, data_dir=settings.data_dir)
+        heartbeat = Heartbeat(
+            claim, self._client, settings.heartbeat_seconds, self._inbox.put, handover.tell_spent
+        )
         try:
-            handover = AttemptInput.of(claim, api_url=settings.api_url, data_dir=settings.data_dir)
             reporter = Reporter(handover.reporter_config(), source="worker")
             try:
                 handover.write()

@@ -66,6 +66,9 @@ class HeartbeatAnswer(Words):
 
     cancel: bool
     lease_seconds: float
+    spent: str | None = Field(
+        None, description="Field of a budget that is spent: the run is to end after its step."
+    )
 
 
 class ReportBatch(Words):

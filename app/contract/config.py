@@ -143,7 +143,10 @@ class TrainingConfig(Words):
 class RewardConfig(Words):
     """What the trainer is given. Every reward shown is τ²'s own."""
 
-    shape: Literal["tau2"] = "tau2"
+    shape: Literal["tau2", "partial"] = Field(
+        "tau2",
+        description="partial: the mean of the parts of the task's reward basis, for training.",
+    )
     control: Literal["none", "coin_flip"] = Field(
         "none", description="coin_flip is the negative control: the trainer learns from chance."
     )
@@ -153,19 +156,14 @@ class BudgetConfig(Words):
     """What a run may spend."""
 
     max_seconds: float | None = Field(
-        None, gt=0, description="Wall clock of an attempt; the step after it is the last."
+        None, gt=0, description="Wall clock of an attempt; the run ends after the step."
     )
-    max_user_tokens: int | None = Field(None, description="Not supported yet: only null is taken.")
-
-    @field_validator("max_user_tokens")
-    @classmethod
-    def _no_cap_on_tokens_yet(cls, value: int | None) -> int | None:
-        if value is not None:
-            raise ValueError(
-                "budget.max_user_tokens is not supported yet; leave it null, and cap a run with "
-                "budget.max_seconds"
-            )
-        return value
+    max_user_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Prompt and completion tokens of the user simulator; the run ends after the "
+        "step in which they are spent.",
+    )
 
 
 class ResourcesConfig(Words):

@@ -31,6 +31,7 @@ from app.ids import new_id
 from app.jsontext import JsonRoute
 from app.problems import documented, not_found
 from app.reports import ingest
+from app.runs import spent_budget
 from app.tables import Attempt, Run, Worker
 
 router = APIRouter(tags=["workers"], route_class=JsonRoute)
@@ -132,11 +133,12 @@ def _worker(session: Session, worker_id: str) -> Worker:
 def heartbeat(
     run_id: RunId, number: Number, request: HeartbeatRequest, parts: PartsDep
 ) -> HeartbeatAnswer:
-    """Renews the lease, and says whether to cancel."""
+    """Renews the lease, and says whether to cancel or to end after the step."""
     with parts.database.write() as session:
         run, attempt = _held(session, run_id, number, request.lease_token)
         cancel = queue.renew(session, run, attempt, now())
-    return HeartbeatAnswer(cancel=cancel, lease_seconds=LEASE_SECONDS)
+        spent = spent_budget(run)
+    return HeartbeatAnswer(cancel=cancel, lease_seconds=LEASE_SECONDS, spent=spent)
 
 
 @router.post("/runs/{run_id}/attempts/{number}/reports", responses=documented(404, 409, 413, 503))

@@ -204,7 +204,11 @@ def test_a_heartbeat_keeps_the_lease(
     client: TestClient, worker: Any, new_worker: Callable[..., Any], lapse: Callable[[str], None]
 ) -> None:
     lapse(worker.run_id)
-    assert worker.call("heartbeat").json() == {"cancel": False, "lease_seconds": 60.0}
+    assert worker.call("heartbeat").json() == {
+        "cancel": False,
+        "lease_seconds": 60.0,
+        "spent": None,
+    }
     assert new_worker().claim() is None
     assert status(client, worker.run_id) == "running"
 
@@ -223,6 +227,18 @@ def test_a_run_that_is_handed_back_is_queued_again(client: TestClient, worker: A
     run = client.get(f"/runs/{worker.run_id}").json()
     assert (run["status"], run["worker"], run["phase"]) == ("queued", None, None)
     assert worker.claim()["attempt"] == 2
+
+
+def test_a_heartbeat_says_when_the_runs_budget_of_user_tokens_is_spent(
+    queue_run: Callable[..., Json], new_worker: Callable[..., Any]
+) -> None:
+    queue_run(config={"budget": {"max_user_tokens": 100}})
+    worker = new_worker()
+    worker.claim()
+    worker.report(worker.rollout(tokens={"user_prompt": 60, "user_completion": 39}))
+    assert worker.call("heartbeat").json()["spent"] is None
+    worker.report(worker.rollout(tokens={"user_prompt": 0, "user_completion": 1}))
+    assert worker.call("heartbeat").json()["spent"] == "budget.max_user_tokens"
 
 
 def test_a_cancelled_run_that_is_handed_back_or_lapses_is_cancelled(

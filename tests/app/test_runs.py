@@ -94,7 +94,7 @@ def test_a_split_that_trains_on_validation_tasks_is_called_that(queue_run: Queue
         ({"config": {"rollout": {"temperature": 0}}}, "config.rollout.temperature"),
         ({"config": {"resources": {"nodes": 2}}}, "config.resources.nodes"),
         ({"config": {"engine": "gpu", "resources": {"nodes": 2}}}, "config.resources.nodes"),
-        ({"config": {"budget": {"max_user_tokens": 1000}}}, "config.budget.max_user_tokens"),
+        ({"config": {"budget": {"max_user_tokens": 0}}}, "config.budget.max_user_tokens"),
         (
             {"config": {"verl": {"actor_rollout_ref": {"rollout": {"n": 3}}}}},
             "config.verl.actor_rollout_ref.rollout.n",

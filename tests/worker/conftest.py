@@ -38,6 +38,7 @@ class FakeApi:
         self.repeated = 0
         self.finishes: list[FinishRequest] = []
         self.cancel = False
+        self.spent: str | None = None
         self.lease_lost = False
         self.unknown_worker = False
         self.fail_next: list[int] = []
@@ -128,7 +129,7 @@ class FakeApi:
     def _heartbeat(self, body: bytes) -> tuple[int, Any]:
         HeartbeatRequest.model_validate_json(body)
         self.heartbeats += 1
-        return 200, {"cancel": self.cancel, "lease_seconds": 60}
+        return 200, {"cancel": self.cancel, "lease_seconds": 60, "spent": self.spent}
 
     def _reports(self, body: bytes) -> tuple[int, Any]:
         batch = ReportBatch.model_validate_json(body)

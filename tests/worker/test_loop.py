@@ -224,6 +224,25 @@ def test_a_cancel_ends_the_session_within_seconds(fake_api, work, command):
     assert session_members(sid) == frozenset()
 
 
+ENDS_WHEN_SPENT = """
+import time
+from pathlib import Path
+from worker.handover import SPENT_NAME, AttemptInput, AttemptResult
+attempt = AttemptInput.read(Path(sys.argv[1]))
+while not (attempt.attempt_dir / SPENT_NAME).exists():
+    time.sleep(0.02)
+field = (attempt.attempt_dir / SPENT_NAME).read_text()
+AttemptResult(status="succeeded", stop_reason=field).write(attempt.attempt_dir)
+"""
+
+
+def test_the_child_hears_that_a_budget_is_spent(fake_api, work, command):
+    fake_api.spent = "budget.max_user_tokens"
+    fake_api.offer()
+    work(command(ENDS_WHEN_SPENT))
+    assert finish(fake_api).stop_reason == "budget.max_user_tokens"
+
+
 def test_a_lost_lease_ends_the_session_and_finishes_nothing(fake_api, work, command):
     fake_api.offer()
     work(command(SITS), once=False)

@@ -23,7 +23,7 @@ from verl.single_controller.ray.base import (
 
 from app.contract import Phase
 from worker.cpu.engine import CpuActorWorker
-from worker.handover import AttemptInput
+from worker.handover import SPENT_NAME, AttemptInput
 from worker.reporter import Reporter
 from worker.training.daemon import NothingToLearn
 
@@ -51,6 +51,7 @@ class ReportingTrainer(AgentLightningTrainer):
         self.validation_reward: float | None = None
         self.best = Best(Path(self.config.trainer.default_local_dir))
         self._stop_file = attempt.attempt_dir / STOP_REASON_NAME
+        self._spent_file = attempt.attempt_dir / SPENT_NAME
         self._deadline = _deadline(attempt, self.run_config.budget.max_seconds)
 
     def fit(self) -> None:
@@ -59,6 +60,8 @@ class ReportingTrainer(AgentLightningTrainer):
             super().fit()
         except NothingLeft:
             self.reporter.event("nothing_left_to_train", {"step": self.global_steps})
+        except EndedEarly as end:
+            self.reporter.event("ended_early", {"step": self.global_steps, "why": str(end)})
         finally:
             self.reporter.close(timeout=10)
 
@@ -81,7 +84,6 @@ class ReportingTrainer(AgentLightningTrainer):
 
     def _train_step(self, batch_dict: dict[str, Any]) -> dict[str, Any]:
         self._progress(Phase.ROLLOUT)
-        self._stop_after_next_step_if_out_of_time()
         self.agent_mode_daemon.step = self.global_steps
         self.agent_mode_daemon.on_rollouts_ended = lambda: self._progress(Phase.UPDATE)
         # A checkpoint of a step that is not validated has no score, not the last one's.
@@ -97,6 +99,7 @@ class ReportingTrainer(AgentLightningTrainer):
             )
             metrics = {"training/skipped": 1.0}
         self.reporter.metrics(self.global_steps, metrics)
+        self._end_if_spent()
         return metrics
 
     def _validate(self) -> dict[str, Any]:
@@ -120,13 +123,24 @@ class ReportingTrainer(AgentLightningTrainer):
         )
         return None
 
-    def _stop_after_next_step_if_out_of_time(self) -> None:
-        """Makes the next step the last one, which is validated and saved like any last step."""
-        last: int = self.global_steps + 1
-        if time.monotonic() > self._deadline and last < self.total_training_steps:
-            self.total_training_steps: int = last
-            self._stop_file.write_text("budget")
-            self.reporter.event("out_of_time", {"last_step": last})
+    def _end_if_spent(self) -> None:
+        """Ends training after a step in which the run's budget was spent.
+
+        Raises:
+            EndedEarly: this step was validated and saved as a last step is.
+        """
+        if time.monotonic() > self._deadline:
+            why = "budget.max_seconds"
+        elif self._spent_file.exists():
+            why = self._spent_file.read_text()
+        else:
+            return
+        if self.global_steps >= self.total_training_steps:
+            return
+        self._stop_file.write_text("budget")
+        self._validate()
+        self._save_checkpoint()
+        raise EndedEarly(why)
 
     def _save_checkpoint(self) -> None:
         self._progress(Phase.CHECKPOINT)
@@ -156,6 +170,10 @@ class ReportingTrainer(AgentLightningTrainer):
             if folder.name not in keep:
                 shutil.rmtree(folder)
                 self.reporter.checkpoint_removed(int(folder.name.rsplit("_", 1)[1]))
+
+
+class EndedEarly(Exception):
+    """The run's budget is spent; the message names the field."""
 
 
 class NothingLeft(Exception):

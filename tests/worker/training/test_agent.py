@@ -107,6 +107,27 @@ def test_the_negative_control_validates_with_the_true_reward() -> None:
     assert [_roll(agent, f"task_{index}") for index in range(50)] == [1.0] * 50
 
 
+def test_a_shaped_reward_is_for_training_alone_and_stands_beside_tau2s() -> None:
+    agent, reporter = _agent(reward={"shape": "partial"})
+
+    def half(mode: RolloutMode) -> None:
+        _ends(agent, Outcome.COMPLETED, 0.0, mode)
+        converse = agent._converse
+
+        async def with_checks(task_id: str, *rest: Any) -> RolloutDoc:
+            document = await converse(task_id, *rest)
+            document.reward_breakdown = {"DB": 1.0, "COMMUNICATE": 0.0}
+            return document
+
+        agent._converse = with_checks  # type: ignore[method-assign]
+
+    half(RolloutMode.TRAIN)
+    assert _roll(agent) == 0.5
+    half(RolloutMode.VALIDATION)
+    assert _roll(agent) == 0.0
+    assert [(one.reward, one.shaped_reward) for one in reporter.rollouts] == [(0.0, 0.5)] * 2
+
+
 def test_a_resource_without_the_proxy_is_refused(tmp_path: Path) -> None:
     agent, _ = _agent()
     with pytest.raises(KeyError):

@@ -13,7 +13,7 @@ from agentlightning.verl.trainer import AgentLightningTrainer
 
 from app.contract import Phase, RunConfig
 from worker.training.daemon import NothingToLearn
-from worker.training.trainer import Best, NothingLeft, ReportingTrainer
+from worker.training.trainer import Best, EndedEarly, NothingLeft, ReportingTrainer
 
 
 class RecordingReporter:
@@ -49,6 +49,7 @@ def trainer(tmp_path: Path) -> Any:
     made.train_dataloader = [1, 2]
     made.validation_reward, made.best = None, Best(tmp_path)
     made._deadline, made._stop_file = math.inf, tmp_path / "stop_reason"
+    made._spent_file = tmp_path / "budget_spent"
     made.agent_mode_daemon = SimpleNamespace(step=0, clear_data_and_server=lambda: None)
     made.async_rollout_manager = SimpleNamespace(sleep=lambda: None)
     return made
@@ -80,13 +81,58 @@ def test_a_step_reports_its_phase_and_every_metric(
     assert trainer.agent_mode_daemon.step == 3
 
 
-def test_when_time_is_up_the_next_step_is_the_last(trainer: Any) -> None:
-    trainer._stop_after_next_step_if_out_of_time()
-    assert trainer.total_training_steps == 10
-    trainer._deadline = time.monotonic() - 1
-    trainer._stop_after_next_step_if_out_of_time()
-    assert trainer.total_training_steps == 4
-    assert trainer._stop_file.read_text() == "budget"
+@pytest.fixture
+def ending(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trainer whose steps, validations and checkpoints only say that they were made."""
+    trainer.validations, trainer.saved = [], []
+    monkeypatch.setattr(AgentLightningTrainer, "_train_step", lambda self, batch: {"a": 1.0})
+    monkeypatch.setattr(
+        ReportingTrainer, "_validate", lambda self: self.validations.append(self.global_steps)
+    )
+    monkeypatch.setattr(
+        ReportingTrainer, "_save_checkpoint", lambda self: self.saved.append(self.global_steps)
+    )
+    return trainer
+
+
+def test_a_step_within_the_budget_goes_on(ending: Any) -> None:
+    assert ending._train_step({}) == {"a": 1.0}
+    assert (ending.validations, ending.saved) == ([], [])
+    assert not ending._stop_file.exists()
+
+
+@pytest.mark.parametrize("budget", ["budget.max_seconds", "budget.max_user_tokens"])
+def test_a_spent_budget_ends_the_run_after_the_step_validated_and_saved(
+    ending: Any, budget: str
+) -> None:
+    if budget == "budget.max_seconds":
+        ending._deadline = time.monotonic() - 1
+    else:
+        ending._spent_file.write_text(budget)
+    with pytest.raises(EndedEarly, match=budget):
+        ending._train_step({})
+    assert (ending.validations, ending.saved) == ([3], [3])
+    assert ending._stop_file.read_text() == "budget"
+
+
+def test_the_last_step_is_not_ended_early(ending: Any) -> None:
+    ending._deadline, ending.total_training_steps = time.monotonic() - 1, 3
+    ending._train_step({})
+    assert ending.validations == []
+    assert not ending._stop_file.exists()
+
+
+def test_a_run_that_ends_early_says_why_and_ends_well(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(self: Any) -> None:
+        raise EndedEarly("budget.max_seconds")
+
+    trainer.reporter.close = lambda timeout: True
+    monkeypatch.setattr(AgentLightningTrainer, "fit", fit)
+    trainer.fit()
+    why = {"step": 3, "why": "budget.max_seconds"}
+    assert trainer.reporter.said == [("event", "ended_early", why)]
 
 
 def test_between_rollouts_and_update_the_phase_changes(
