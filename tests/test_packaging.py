@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import subprocess
+import sysconfig
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,13 +71,19 @@ def test_the_pin_files_are_those_that_are_documented() -> None:
     assert {path.name for path in PIN_FILES} == {"api.txt", "cpu.txt", "dev.txt", "gpu.txt"}
 
 
+def installed(name: str) -> Iterator[importlib.metadata.Distribution]:
+    """What is installed under a name, wherever else Ray puts copies of its own on the path."""
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return iter(importlib.metadata.distributions(name=name, path=list(folders)))
+
+
 def test_the_environment_has_the_cpu_pins() -> None:
     wrong = []
     for name, version in {**pins("cpu.txt"), **pins("dev.txt")}.items():
         try:
             # A local part, as in 2.13.0+cpu, names a build of the same version.
-            found = importlib.metadata.version(name).split("+")[0]
-        except importlib.metadata.PackageNotFoundError:
+            found = next(installed(name)).version.split("+")[0]
+        except StopIteration:
             found = "nothing"
         if found != version:
             wrong.append(f"{name}: pinned {version}, found {found}")
