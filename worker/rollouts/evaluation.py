@@ -60,7 +60,8 @@ Small: two hashes a task."""
 
 
 class _Environment:
-    """What τ²'s evaluator asks of an environment, passed on, but for the hashes."""
+    """What τ²'s evaluator asks of an environment, passed on, but for the agent database's hash.
+    The user's, where there is one, is small."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
@@ -83,8 +84,7 @@ class _Environment:
         return state_hash(self._domain, self._environment.tools.db)
 
     def get_user_db_hash(self) -> str | None:
-        tools = self._environment.user_tools
-        return None if tools is None else state_hash(self._domain, tools.db)
+        return self._environment.get_user_db_hash()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

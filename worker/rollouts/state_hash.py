@@ -28,31 +28,38 @@ def state_hash(domain: Domain, database: Any) -> str:
     """A hash that two databases of the domain share exactly if they share τ²'s ``get_hash``.
 
     Args:
-        domain: whose shared data the database is a view of.
-        database: a view (``shared_data.view_of``), or what τ² made of one. A view's hash is
-            comparable only with a view's; a task's initial state decides which of them it is.
+        domain: whose shared data to start from.
+        database: a view of it (``shared_data.view_of``), or what τ² made of one: it parses the
+            whole database anew for a task with initial data.
 
     Raises:
         Exception: whatever τ² raises on a state that it cannot write as JSON.
     """
-    views = {
-        name: part for name, part in database.__dict__.items() if isinstance(part, CopyOnAccess)
+    shared = shared_database(domain)
+    in_question = {
+        name: _in_question(getattr(database, name), entries)
+        for name, entries in shared.__dict__.items()
+        if isinstance(entries, dict)
     }
-    if not views:
-        return str(get_dict_hash(database.model_dump()))
-    touched = {name: view.touched for name, view in views.items()}
-    before = _shared_digests(domain, touched)
-    after = _digests(database, touched)
+    before = _shared_digests(domain, in_question)
+    after = _digests(database, in_question)
     changed = {
         name: {
             key: after[name].get(key)
             for key in keys
             if after[name].get(key) != before[name].get(key)
         }
-        for name, keys in touched.items()
+        for name, keys in in_question.items()
     }
-    others = database.model_dump(exclude=set(views))
+    others = database.model_dump(exclude=set(in_question))
     return str(get_dict_hash({"changed": changed, "others": others}))
+
+
+def _in_question(entries: dict[str, Any], shared: dict[str, Any]) -> set[str]:
+    """The keys of a collection that may differ from the shared one."""
+    if isinstance(entries, CopyOnAccess):
+        return entries.touched
+    return entries.keys() | shared.keys()
 
 
 def _digests(database: Any, wanted: Mapping[str, Iterable[str]]) -> Digests:
@@ -75,7 +82,7 @@ def _digest(entry: Any) -> str:
 
 @lru_cache
 def _known(domain: Domain) -> Digests:
-    """The shared entries' digests that were needed so far."""
+    """The shared entries' digests that were needed so far. Small: one for each entry at most."""
     return {name: {} for name in shared_database(domain).__dict__}
 
 
