@@ -7,10 +7,10 @@ PINS := requirements/cpu.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-$(shell cat $(PINS) pyproject.toml | cksum | tr ' ' -)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test learn lint clean
+.PHONY: help setup demo test learn bench equality lint clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Make .venv and install the pinned packages, once (about 3 minutes)
 
@@ -34,6 +34,12 @@ test: $(STAMP) ## Check format, lint and types, then run all tests, real trainin
 
 learn: $(STAMP) ## Train from several seeds and a negative control, and print the table
 	@$(BIN)/python -m tests.e2e.learn
+
+bench: $(STAMP) ## Measure what a rollout costs besides its models, against the same calls of τ²
+	@$(BIN)/python -m bench.rewards
+
+equality: $(STAMP) ## Compare our rewards with τ²'s on every task and on random mutations (half an hour)
+	@$(BIN)/python -u -m bench.equality
 
 lint: $(STAMP) ## Reformat, and mend what the linter can mend
 	$(BIN)/ruff format .

