@@ -20,6 +20,6 @@ def retry_wait(tries: int, name: str, retry_after: float | None = None) -> float
             generator would be the same in every forked runner, and all would come back at once.
         retry_after: seconds that the endpoint asked for; they are never cut by the jitter.
     """
-    doubled = FIRST_WAIT_SECONDS * 2 ** min(tries - 1, 16)
+    doubled = FIRST_WAIT_SECONDS * 2.0 ** min(tries - 1, 16)
     jitter = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
     return min(LONGEST_WAIT_SECONDS, max(doubled, retry_after or 0.0) * (1 + jitter / 2))
