@@ -61,6 +61,11 @@ def validation_point(
     }
 
 
+def is_complete(judged: int, planned: int | None, min_coverage: float) -> bool:
+    """Whether so much of a validation is judged that its mean may be called its score."""
+    return planned is not None and judged > 0 and judged / planned >= min_coverage
+
+
 def pass_hat(judged: Sequence[tuple[str, float]], k: int) -> float | None:
     """pass^k of τ-bench (https://arxiv.org/abs/2406.12045): the mean over tasks of
     C(successes, k) / C(tries, k). ``None`` where no task was tried k times."""

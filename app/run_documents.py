@@ -99,6 +99,9 @@ class ValidationPoint(BaseModel):
     rollouts: int
     judged: int
     coverage: float | None = Field(description="judged of planned")
+    complete: bool = Field(
+        description="Whether coverage is at least the config's validation.min_coverage."
+    )
     pass_hat: dict[str, float] = Field(
         description="pass^k by k: the chance that k tries of a task all succeed."
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlmodel import Session, col, select
 
 from app.contract import LEASE_SECONDS, Engine, RolloutMode, RunConfig, RunStatus
-from app.curves import mean, thin
+from app.curves import is_complete, mean, thin
 from app.ids import new_id
 from app.lifecycle import record
 from app.presets import RECIPE, TINY_CPU
@@ -163,7 +163,10 @@ def curves(session: Session, run: Run, max_points: int | None = None) -> Curves:
             baselines=_mean_baselines(baselines, run.train_tasks),
         ),
         validation=ValidationCurve(
-            points=[ValidationPoint.model_validate(point) for point in validation],
+            points=[
+                ValidationPoint.model_validate({**point, "complete": _complete(run, point)})
+                for point in validation
+            ],
             baselines=_mean_baselines(baselines, run.validation_tasks),
             tasks=len(run.validation_tasks),
             trained_on=len(set(run.validation_tasks) & set(run.train_tasks)),
@@ -249,9 +252,17 @@ def _newest_attempts(session: Session, runs: Sequence[Run]) -> dict[str, Attempt
     return {attempt.run_id: attempt for attempt in session.exec(query).all()}
 
 
+def _complete(run: Run, validation: Mapping[str, Any]) -> bool:
+    """Whether a stored validation point may be called the run's score at its step."""
+    needed = run.config["validation"]["min_coverage"]
+    return is_complete(validation["judged"], validation["planned"], needed)
+
+
 def _best_checkpoints(session: Session, runs: Sequence[Run]) -> dict[str, BestCheckpoint]:
-    """The best by validation reward; where a checkpoint has none, its step's validation has."""
-    ids = [run.id for run in runs]
+    """The best by validation reward; where a checkpoint has none, its step's validation has, if
+    that is complete."""
+    by_id = {run.id: run for run in runs}
+    ids = list(by_id)
     scores = {
         (row.run_id, row.step): row.values["reward_mean"]
         for row in session.exec(
@@ -259,6 +270,7 @@ def _best_checkpoints(session: Session, runs: Sequence[Run]) -> dict[str, BestCh
                 col(CurvePoint.run_id).in_(ids), CurvePoint.mode == RolloutMode.VALIDATION
             )
         ).all()
+        if _complete(by_id[row.run_id], row.values)
     }
     best: dict[str, BestCheckpoint] = {}
     rows = session.exec(

@@ -39,6 +39,7 @@ def validation_point(step: int, reward: float | None, nontrivial: float | None) 
         "planned": 5,
         "judged": 5,
         "coverage": 1.0,
+        "complete": True,
     }
 
 
@@ -262,6 +263,14 @@ def test_a_validation_is_told_with_its_coverage_and_baselines() -> None:
         "validation after step 4: 1.00 (5 of 5 judged), on tasks that do-nothing fails 0.95; "
         "do-nothing 0.20, reference 0.90"
     )
+
+
+def test_a_validation_of_which_too_little_was_judged_is_told_and_is_no_success() -> None:
+    recorded = learned()
+    recorded["curves"]["validation"]["points"][-1] |= {"judged": 3, "complete": False}
+    assert "1.00 (3 of 5 judged: incomplete), on tasks" in told(Story(), recorded, 9)[-1]
+    verdict = judge(read_run(recorded))
+    assert (verdict.learned, "too little" in verdict.sentence) == (False, True)
 
 
 def test_what_is_still_open_is_told_when_the_run_ends_in_order() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agent_framework.openai import OpenAIChatCompletionClient
@@ -10,13 +12,15 @@ from agentlightning import LitAgent
 from agentlightning.types import Attempt, AttemptedRollout, NamedResources, ProxyLLM
 from openai import AsyncOpenAI
 
-from app.contract import JUDGED, Domain, Engine, RolloutDoc, RolloutMode, RunConfig
+from app.contract import JUDGED, RETRIED, Domain, Engine, RolloutDoc, RolloutMode, RunConfig
 from worker.reporter import Reporter
+from worker.retries import retry_wait
 from worker.rollouts.conversation import ASSISTANT_AGENT, RolloutSpec, run_rollout
-from worker.rollouts.endpoints import close
+from worker.rollouts.endpoints import close, retry_after_seconds
 from worker.rollouts.shaping import partial_reward
 from worker.rollouts.tasks import load_task
 from worker.rollouts.users import user_client
+from worker.tokenizer import PolicyTokenizer
 
 TRAINED_AGENT = ASSISTANT_AGENT
 """Whose turns become training data; without it the user simulator's would too."""
@@ -47,10 +51,12 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         self.run_id = run_id
         self.attempt = attempt
         self.reporter = reporter
-        self.tokenizer_path = tokenizer_path
         self._api_key = api_key
+        self._tokenizer = PolicyTokenizer(
+            tokenizer_path, parsed_arguments=config.engine is not Engine.CPU
+        )
+        self._sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         # Made in the runner's own process, after the fork.
-        self._tokenizer: Any = None
         self._openai: AsyncOpenAI | None = None
 
     async def rollout_async(
@@ -59,32 +65,48 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         """The reward that the trainer gets.
 
         Raises:
-            RolloutNotJudged: it ended for a reason that is not the policy's.
+            RolloutNotJudged: it ended for a reason that is not the policy's. The store tries it
+                again at once, so it is raised only when it is time to.
         """
-        document = await self._converse(task["id"], resources, rollout)
-        last_try = rollout.attempt.sequence_id >= self.config.rollout.max_attempts
-        if document.outcome not in JUDGED:
-            if last_try:
-                self.reporter.rollout(document)
-            else:
-                self.reporter.event(
-                    "rollout_retried",
-                    {
-                        "rollout": document.id,
-                        "task": document.task_id,
-                        "outcome": document.outcome,
-                        "cause": document.cause,
-                        "tokens": document.tokens.model_dump(),
-                    },
-                )
-            raise RolloutNotJudged(f"{document.outcome}: {document.cause}")
-        if self.config.reward.shape == "partial":
-            document.shaped_reward = partial_reward(document)
-        self.reporter.rollout(document)
-        return self._training_reward(document)
+        failures: list[Exception] = []
+        document = await self._converse(task["id"], resources, rollout, failures.append)
+        if document.outcome in JUDGED:
+            if self.config.reward.shape == "partial":
+                document.shaped_reward = partial_reward(document)
+            self.reporter.rollout(document)
+            return self._training_reward(document)
+        if rollout.attempt.sequence_id >= self.config.rollout.max_attempts:
+            self.reporter.rollout(document)
+        else:
+            await self._back_off(document, rollout.attempt, failures)
+        raise RolloutNotJudged(f"{document.outcome}: {document.cause}")
+
+    async def _back_off(
+        self, document: RolloutDoc, tried: Attempt, failures: list[Exception]
+    ) -> None:
+        """Reports a try that came to nothing, and waits until the next may begin."""
+        asked = [seconds for error in failures if (seconds := retry_after_seconds(error))]
+        wait = retry_wait(tried.sequence_id, document.id, max(asked, default=None))
+        self.reporter.event(
+            RETRIED,
+            {
+                "rollout": document.id,
+                "task": document.task_id,
+                "outcome": document.outcome,
+                "cause": document.cause,
+                "tokens": document.tokens.model_dump(),
+                "tries": tried.sequence_id,
+                "wait_seconds": round(wait, 3),
+            },
+        )
+        await self._sleep(wait)
 
     async def _converse(
-        self, task_id: str, resources: NamedResources, rollout: AttemptedRollout
+        self,
+        task_id: str,
+        resources: NamedResources,
+        rollout: AttemptedRollout,
+        on_failure: Callable[[Exception], None],
     ) -> RolloutDoc:
         config = self.config
         metadata = rollout.metadata or {}
@@ -99,7 +121,8 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
             mode=RolloutMode.TRAIN if rollout.mode == "train" else RolloutMode.VALIDATION,
             max_steps=config.rollout.max_steps,
             max_errors=config.rollout.max_errors,
-            window_tokens=min(config.rollout.window_tokens, config.training.max_prompt_tokens),
+            window_tokens=config.rollout.window_tokens,
+            max_prompt_tokens=config.training.max_prompt_tokens,
             timeout_seconds=config.rollout.timeout_seconds,
             run_id=self.run_id,
             attempt=self.attempt,
@@ -126,7 +149,9 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
                 assistant,
                 user,
                 assistant_options=options,
-                count_tokens=self._count_tokens,
+                count_tokens=self._tokenizer.text_tokens,
+                count_prompt=self._tokenizer.prompt_tokens,
+                on_failure=on_failure,
             )
         finally:
             await close(user)
@@ -156,14 +181,6 @@ class Tau2Agent(LitAgent[dict[str, Any]]):
         if reward is None:
             raise RolloutNotJudged(f"{document.outcome} has no reward")
         return reward
-
-    def _count_tokens(self, text: str) -> int:
-        """Tokens of ``text`` as the model being trained counts them; offline."""
-        if self._tokenizer is None:
-            from transformers import AutoTokenizer
-
-            self._tokenizer = AutoTokenizer.from_pretrained(self.tokenizer_path)
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 def rollout_id(run_id: str, attempt: int, tried: Attempt) -> str:

@@ -124,7 +124,8 @@ def validation_line(run: RunView, validation: Validation) -> str:
     judged = (
         ""
         if validation.planned is None
-        else f" ({validation.judged} of {validation.planned} judged)"
+        else f" ({validation.judged} of {validation.planned} judged"
+        f"{'' if validation.complete else ': incomplete'})"
     )
     baselines = run.validation_baselines
     return (

@@ -50,6 +50,8 @@ def judge(run: RunView) -> Verdict:
     before, after = before_and_after(run)
     if before is None or after is None or before.reward is None or after.reward is None:
         return Verdict(False, "The run succeeded, but was not validated both before and after.")
+    if not (before.complete and after.complete):
+        return Verdict(False, "The run succeeded, but too little of a validation was judged.")
     change = f"{score(before.reward)} before training, {score(after.reward)} after"
     if after.reward > before.reward:
         return Verdict(True, f"The run succeeded and the policy learned: validation {change}.")

@@ -34,6 +34,7 @@ class Validation:
     nontrivial: float | None
     planned: int | None
     judged: int | None
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def read_run(document: Mapping[str, Any]) -> RunView:
                 p.get("reward_mean_nontrivial"),
                 p.get("planned"),
                 p.get("judged"),
+                p["complete"],
             )
             for p in validation.get("points") or []
         ],

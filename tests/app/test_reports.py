@@ -25,6 +25,19 @@ def get(client: TestClient, worker: Any, what: str, **params: Any) -> Any:
     return answer.json()
 
 
+def plan_of(**over: Any) -> Json:
+    """A plan's report."""
+    return {
+        "kind": "plan",
+        "train_tasks": ["a"],
+        "validation_tasks": ["a", "b"],
+        "total_steps": 5,
+        "train_rollouts_per_step": 8,
+        "validation_rollouts": 2,
+        **over,
+    }
+
+
 def test_a_repeated_report_changes_nothing(client: TestClient, worker: Any) -> None:
     batch = [
         {"id": "metrics-1", "kind": "metrics", "step": 1, "values": {"a": 1}, "non_finite": 1},
@@ -338,7 +351,7 @@ def test_the_best_checkpoint_has_the_best_validation(client: TestClient, worker:
     def checkpoint(step: int, **fields: Any) -> Json:
         return {"kind": "checkpoint", "step": step, "path": f"/{step}", "size_bytes": 1, **fields}
 
-    worker.report(checkpoint(1))
+    worker.report(checkpoint(1), plan_of(validation_rollouts=1))
     assert run_of(client, worker)["best_checkpoint"] is None
     worker.report(
         checkpoint(2, validation_reward=0.9),
@@ -351,6 +364,30 @@ def test_the_best_checkpoint_has_the_best_validation(client: TestClient, worker:
     listed = client.get("/runs").json()["items"][0]
     assert listed["best_checkpoint"] == best
     assert [c["step"] for c in get(client, worker, "checkpoints")["items"]] == [4, 3, 2, 1]
+
+
+def test_a_validation_of_which_too_little_is_judged_is_not_complete_and_makes_no_checkpoint_best(
+    client: TestClient, worker: Any
+) -> None:
+    validation = {"mode": "validation", "step": 1}
+    failed = {"outcome": "user_error", **validation}
+
+    def point() -> Json:
+        found: Json = run_of(client, worker)["curves"]["validation"]["points"][0]
+        return found
+
+    # The default asks for 0.9 of what was planned.
+    worker.report(
+        plan_of(validation_rollouts=10),
+        *[worker.rollout(**validation) for _ in range(8)],
+        worker.rollout(**failed),
+        {"kind": "checkpoint", "step": 1, "path": "/1", "size_bytes": 1},
+    )
+    assert (point()["coverage"], point()["complete"], point()["reward_mean"]) == (0.8, False, 1.0)
+    assert run_of(client, worker)["best_checkpoint"] is None
+    worker.report(worker.rollout(**validation))
+    assert (point()["coverage"], point()["complete"]) == (0.9, True)
+    assert run_of(client, worker)["best_checkpoint"]["step"] == 1
 
 
 def test_a_checkpoint_that_was_removed_is_neither_listed_nor_best_nor_continued_from(

@@ -79,9 +79,9 @@ class PromptBuilder:
             with self._lock:
                 known = self._turns.get((conversation, text[:cut]))
             if known is not None:
-                return known + self._encode(text[cut:])
+                return known + self.encode(text[cut:])
             position = text.rfind(end, 0, position)
-        return self._encode(text)
+        return self.encode(text)
 
     def remember(
         self,
@@ -103,7 +103,8 @@ class PromptBuilder:
         """The text of ``ids``, special tokens included."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """The tokenizer's own ids of a rendered prompt."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 

@@ -100,6 +100,10 @@ class PolicyServer:
         # Each rollout has a seed of its own, so the seed names the conversation.
         ids = self._prompts.ids(text, request.seed)
         if len(ids) > self._max_prompt:
+            # Sampled ids can be more than the tokenizer makes of the same text, which is what a
+            # client can count.
+            ids = self._prompts.encode(text)
+        if len(ids) > self._max_prompt:
             return _refuse(
                 f"This model's maximum context length is {self._max_prompt} prompt tokens; "
                 f"your messages have {len(ids)}.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,7 +40,7 @@ from worker.rollouts.outcome import Ending, Side, Verdict, decide
 from worker.rollouts.reward import EvaluatorError, Judgement, judge
 from worker.rollouts.tasks import load_task
 from worker.rollouts.utterances import as_request, heard
-from worker.rollouts.window import TokenCounter, Window
+from worker.rollouts.window import PromptCounter, TokenCounter, Window
 
 __all__ = ["ASSISTANT_AGENT", "USER_AGENT", "RolloutSpec", "run_rollout"]
 
@@ -51,7 +51,11 @@ _AGENTS = {Party.ASSISTANT: ASSISTANT_AGENT, Party.USER: USER_AGENT}
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """What a rollout is asked to be. ``max_steps`` and ``max_errors`` are τ²'s limits."""
+    """What a rollout is asked to be.
+
+    ``max_steps`` and ``max_errors`` are τ²'s limits; ``window_tokens`` and ``max_prompt_tokens``
+    those of the assistant's ``Window``.
+    """
 
     id: str
     domain: Domain
@@ -61,6 +65,7 @@ class RolloutSpec:
     max_errors: int
     window_tokens: int
     timeout_seconds: float
+    max_prompt_tokens: int | None = None
     run_id: str | None = None
     attempt: int | None = None
     step: int | None = None
@@ -73,6 +78,8 @@ async def run_rollout(
     *,
     assistant_options: dict[str, Any] | None = None,
     count_tokens: TokenCounter | None = None,
+    count_prompt: PromptCounter | None = None,
+    on_failure: Callable[[Exception], None] | None = None,
 ) -> RolloutDoc:
     """Holds one conversation and judges it. Raises nothing but ``CancelledError``.
 
@@ -82,14 +89,19 @@ async def run_rollout(
         user: the user simulator's, made for this task (``users.user_client``).
         assistant_options: chat options of every request to the assistant (temperature, seed, …).
         count_tokens: the policy's tokenizer, for its window; None estimates without one.
+        count_prompt: the policy's chat template and tokenizer, for its limit on the prompt.
+        on_failure: told of the error that ended the conversation, where one did.
     """
     rollout = _Rollout(spec)
+    counters = _Counters(count_tokens, count_prompt)
     started = time.monotonic()
     try:
         async with asyncio.timeout(spec.timeout_seconds) as deadline:
             try:
-                await rollout.converse(assistant, user, assistant_options or {}, count_tokens)
+                await rollout.converse(assistant, user, assistant_options or {}, counters)
             except Exception as error:  # noqa: BLE001 all but a cancel becomes an outcome
+                if on_failure is not None:
+                    on_failure(error)
                 rollout.failed(error, secrets=keys_of(assistant) | keys_of(user))
     except TimeoutError:
         rollout.ending = Ending(deadline=spec.timeout_seconds)
@@ -98,6 +110,14 @@ async def run_rollout(
     verdict, judgement = rollout.verdict()
     rollout.seconds.total = time.monotonic() - started
     return rollout.document(verdict, judgement)
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """How the policy's tokens are counted."""
+
+    text: TokenCounter | None
+    prompt: PromptCounter | None
 
 
 class _Rollout:
@@ -117,7 +137,7 @@ class _Rollout:
         assistant: ChatClient,
         user: ChatClient,
         assistant_options: dict[str, Any],
-        count_tokens: TokenCounter | None,
+        counters: _Counters,
     ) -> None:
         with self.timed(Side.ENVIRONMENT):
             task = load_task(self.spec.domain, self.spec.task_id)
@@ -128,7 +148,14 @@ class _Rollout:
                 max_steps=self.spec.max_steps,
                 max_errors=self.spec.max_errors,
             )
-        window = Window(self.spec.window_tokens, shown.assistant_prompt, count_tokens)
+            window = Window(
+                self.spec.window_tokens,
+                shown.assistant_prompt,
+                counters.text,
+                tools=shown.assistant_tools,
+                max_prompt_tokens=self.spec.max_prompt_tokens,
+                count_prompt=counters.prompt,
+            )
         orchestrator = _Orchestrator(self, dialogue, window)
         agents = [
             speaker(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from email.utils import mktime_tz, parsedate_tz
 
 from agent_framework.openai import OpenAIChatCompletionClient
 from openai import AsyncOpenAI
@@ -47,6 +49,31 @@ def chat_model(
     client = OpenAIChatCompletionClient(model=model, async_client=connection)
     client.additional_properties[CHAT_OPTIONS] = {"temperature": temperature}
     return client
+
+
+def retry_after_seconds(error: BaseException) -> float | None:
+    """What the ``Retry-After`` of a failed request asks for, as seconds or as a date; else None.
+
+    The framework raises errors of its own; the endpoint's answer is on one that lies under them.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        value = getattr(getattr(link, "response", None), "headers", {}).get("retry-after")
+        if value is not None:
+            return _seconds_from_now(value)
+        link = link.__cause__
+    return None
+
+
+def _seconds_from_now(value: str) -> float | None:
+    try:
+        seconds = float(value)
+    except ValueError:
+        date = parsedate_tz(value)
+        if date is None:
+            return None
+        seconds = mktime_tz(date) - time.time()
+    return seconds if 0 < seconds < float("inf") else None
 
 
 async def close(client: ChatClient) -> None:

@@ -17,6 +17,7 @@ from tau2.user.user_simulator import OUT_OF_SCOPE
 from app.contract import Outcome
 from worker.rollouts.reward import EvaluatorError
 from worker.rollouts.utterances import repair
+from worker.rollouts.window import PromptTooLong
 
 CAUSE_CHARACTERS = 500
 """Longest cause that is reported; what a server answers can be a whole page."""
@@ -111,6 +112,8 @@ def _verdict(ending: Ending) -> Verdict:
 
 def _failure(failed: Side | None, error: Exception) -> Verdict:
     what = _describe(error)
+    if any(isinstance(link, PromptTooLong) for link in _chain(error)):
+        return Verdict(Outcome.CONTEXT_LIMIT, what)
     if failed is Side.ASSISTANT and _is_context_limit(error):
         return Verdict(Outcome.CONTEXT_LIMIT, f"assistant: {what}")
     if failed is Side.ASSISTANT:

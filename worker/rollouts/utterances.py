@@ -151,6 +151,26 @@ def as_request(doc: MessageDoc, *, speaker: str) -> Message:
     return Message(role="assistant" if doc.role == speaker else "user", contents=contents)
 
 
+def as_chat(doc: MessageDoc, *, speaker: str) -> dict[str, Any]:
+    """``as_request``'s message as the chat-completions API words it, for a chat template."""
+    if doc.role == "tool":
+        return {"role": "tool", "tool_call_id": doc.tool_call_id or "", "content": doc.content}
+    chat: dict[str, Any] = {
+        "role": "assistant" if doc.role == speaker else "user",
+        "content": doc.content,
+    }
+    if doc.tool_calls:
+        chat["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _request_arguments(call.arguments)},
+            }
+            for call in doc.tool_calls
+        ]
+    return chat
+
+
 def _request_arguments(arguments: dict[str, Any] | str) -> str:
     """Arguments as text that every server can parse: vLLM answers 400 to any that is not JSON."""
     if not isinstance(arguments, str):

@@ -15,6 +15,7 @@ from agentlightning.verl.daemon import AgentModeDaemon
 from verl import DataProto
 
 from app.contract import RunConfig
+from worker.retries import LONGEST_WAIT_SECONDS
 from worker.training.proxy import loopback_proxy
 
 POLL_SECONDS = 0.15
@@ -97,7 +98,10 @@ class TautrainDaemon(AgentModeDaemon):
         }
 
     def _retries(self) -> RolloutConfig:
-        """The conversation has a deadline of its own; the store's is for a runner that died."""
+        """The conversation has a deadline of its own; the store's is for a runner that died.
+
+        A try that is to be made again ends only after its wait.
+        """
         seconds = _store_seconds(self.run_config)
         return RolloutConfig(
             timeout_seconds=seconds,
@@ -191,7 +195,7 @@ class TautrainDaemon(AgentModeDaemon):
 
 
 def _store_seconds(config: RunConfig) -> float:
-    return config.rollout.timeout_seconds * 2 + 60
+    return config.rollout.timeout_seconds * 2 + 60 + LONGEST_WAIT_SECONDS
 
 
 def rollout_seed(seed: int, step: int, is_train: bool, task_id: str, repeat: int) -> int:

@@ -82,11 +82,15 @@ Answer = Callable[["_Handler", dict[str, Any]], None]
 
 
 class FakeServer:
-    """An OpenAI-compatible server whose answers are scripted, the last one for ever."""
+    """An OpenAI-compatible server whose answers are scripted, the last one for ever.
+
+    It is a fake that injects faults: an answer may be an error, a broken body or none at all.
+    """
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
         self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
@@ -116,11 +120,16 @@ class _Handler(BaseHTTPRequestHandler):
         fake: FakeServer = self.server.fake  # type: ignore[attr-defined]
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fake.requests.append(request)
+        fake.paths.append(self.path)
         answer = fake.answers.pop(0) if len(fake.answers) > 1 else fake.answers[0]
         answer(self, request)
 
-    def send(self, status: int, body: bytes, length: int | None = None) -> None:
+    def send(
+        self, status: int, body: bytes, length: int | None = None, retry_after: str | None = None
+    ) -> None:
         self.send_response(status)
+        if retry_after is not None:
+            self.send_header("Retry-After", retry_after)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
@@ -157,9 +166,9 @@ def calls(name: str, arguments: str) -> Answer:
     return lambda handler, _: handler.send(200, json.dumps(body).encode())
 
 
-def fails(status: int, message: str = "broken") -> Answer:
+def fails(status: int, message: str = "broken", retry_after: str | None = None) -> Answer:
     body = json.dumps({"error": {"message": message, "type": "x", "code": status}}).encode()
-    return lambda handler, _: handler.send(status, body)
+    return lambda handler, _: handler.send(status, body, retry_after=retry_after)
 
 
 def raw(body: bytes) -> Answer:

@@ -20,12 +20,16 @@ class RecordingReporter:
     def __init__(self) -> None:
         self.rollouts: list[RolloutDoc] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
+        self.slept: list[float] = []
 
     def rollout(self, document: RolloutDoc) -> None:
         self.rollouts.append(document)
 
     def event(self, type: str, data: dict[str, Any]) -> None:  # noqa: A002 the contract's word
         self.events.append((type, data))
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
 
 
 def _agent(**config: Any) -> tuple[Tau2Agent, RecordingReporter]:
@@ -38,6 +42,7 @@ def _agent(**config: Any) -> tuple[Tau2Agent, RecordingReporter]:
         tokenizer_path="unused",
         api_key="unused",
     )
+    agent._sleep = reporter.sleep
     return agent, reporter
 
 
