@@ -21,11 +21,17 @@ CONFIG_REFUSED = "config_refused"
 """Error code: VERL, τ² or the model's own config does not accept what the run asks for."""
 
 
+TALKATIVE = ("agent_framework", "httpx", "httpx2", "LiteLLM", "LiteLLM Proxy")
+"""Loggers that say several lines for each turn; the run's log would hold little else."""
+
+
 def main(argv: list[str]) -> int:
     """Runs the attempt; 0 when training ended as planned."""
     attempt = AttemptInput.read(Path(argv[1]))
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
     reporter = Reporter(attempt.reporter_config(), source="attempt")
     reporter.progress(Phase.STARTING, note="loading libraries")
     try:
