@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from worker.rollouts.baselines import baselines
-from worker.rollouts.tasks import task_ids
 
 from app.contract import Domain
+from worker.rollouts.baselines import baselines
+from worker.rollouts.tasks import task_ids
 
 KNOWN_DO_NOTHING = {Domain.AIRLINE: 0.38, Domain.RETAIL: 0.061, Domain.TELECOM: 0.0}
 
