@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from app.contract import RolloutDoc
+from app.contract import Domain, RolloutDoc
 from tests.worker.rollouts.fakes import hangs, says, serving
+from worker.rollouts.tasks import task_ids
 
 ROOT = Path(__file__).parents[2]
 KEY = "key-that-must-not-be-seen"
@@ -142,16 +143,17 @@ def test_a_chat_model_may_play_both_sides(child: Child) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_reference_earns_everything_on_all_of_airline() -> None:
+@pytest.mark.parametrize("domain", [Domain.AIRLINE, Domain.RETAIL, Domain.TELECOM])
+def test_the_reference_earns_everything_on_every_task(domain: Domain) -> None:
     children = [Child(), Child()]
 
     def rewards(part: int) -> dict[str, float]:
-        tasks = [str(number) for number in range(50)][part::2]
-        asked = {task: children[part].ask(domain="airline", task_id=task) for task in tasks}
+        tasks = task_ids(domain)[part::2]
+        asked = {task: children[part].ask(domain=domain, task_id=task) for task in tasks}
         return {task: answer["rollout"]["reward"] for task, answer in asked.items()}
 
     with ThreadPoolExecutor(2) as pool:
         even, odd = pool.map(rewards, range(2))
     assert {child.end() for child in children} == {(0, b"")}
-    assert len(even | odd) == 50
-    assert set((even | odd).values()) == {1.0}
+    assert even | odd == dict.fromkeys(task_ids(domain), 1.0)
+    assert len(even | odd) == {"airline": 50, "retail": 114, "telecom": 114}[domain]

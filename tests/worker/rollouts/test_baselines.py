@@ -14,14 +14,17 @@ from app.contract import (
     DoNothingAssistant,
     ReferenceAssistant,
     RolloutDoc,
+    RunConfig,
     ScriptedUser,
     TaskBaseline,
+    split_tasks,
 )
+from app.presets import PRESETS, RECIPE
 from tests.worker.rollouts.fakes import converse, spec
 from worker.rollouts import baselines as module
 from worker.rollouts.assistants import assistant_client, partner_of
 from worker.rollouts.baselines import baselines, task_baseline
-from worker.rollouts.tasks import load_task, task_ids
+from worker.rollouts.tasks import load_task, task_ids, tau2_splits
 
 
 def rollout(
@@ -60,6 +63,20 @@ def test_the_reference_earns_everything(domain: Domain, some: Sequence[str] | sl
     chosen = task_ids(domain)[some] if isinstance(some, slice) else some
     earned = {task: rollout(domain, task, ReferenceAssistant()).reward for task in chosen}
     assert earned == dict.fromkeys(chosen, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("domain", "measured"), [(Domain.AIRLINE, 0.38), (Domain.RETAIL, 0.061), (Domain.TELECOM, 0.0)]
+)
+def test_doing_nothing_earns_the_measured_mean(domain: Domain, measured: float) -> None:
+    earned = {task: rollout(domain, task, DoNothingAssistant()).reward for task in task_ids(domain)}
+    assert mean(reward or 0 for reward in earned.values()) == pytest.approx(measured, abs=5e-4)
+    if domain is Domain.AIRLINE:
+        split = RunConfig.model_validate(PRESETS[RECIPE]).split
+        parts = split_tasks(split, task_ids(domain), tau2_splits(domain))
+        assert [mean(earned[task] or 0 for task in part) for part in parts] == pytest.approx(
+            [0.36, 0.40]
+        )
 
 
 def test_doing_nothing_earns_where_nothing_was_to_be_done() -> None:
