@@ -170,7 +170,9 @@ def main() -> int:
             print(f"{domain.value + ': ' + part:38} {cost}", flush=True)
         print(f"{domain.value + ': parse, once per process':38} {'':9} {1e3 * once:9.3f}")
         if found["both"].tau2 < LEAST_RATIO.get(domain, 1.0) * found["both"].ours:
-            missed.append(f"{domain.value}: less than {LEAST_RATIO[domain]:g} times cheaper")
+            missed.append(
+                f"{domain.value}: less than {LEAST_RATIO.get(domain, 1.0):g} times cheaper"
+            )
     print(f"\n{'MB above the shared data':38} {'held':>9} {'busiest':>9} {'judging':>9}")
     for domain in Domain:
         used = memory(domain, asked.tasks)

@@ -66,6 +66,7 @@ async def _answer(line: bytes) -> dict[str, Any]:
         return _error("invalid_request", first["msg"], path)
     try:
         rollout = await _rollout(asked.rollout_id, asked.request)
+        return {"rollout": rollout.model_dump(mode="json")}
     except UnknownTask as error:
         return _error("unknown_task", str(error), "task_id")
     except MissingKey as error:
@@ -73,7 +74,6 @@ async def _answer(line: bytes) -> dict[str, Any]:
         return _error("missing_key", str(error), f"{path}.api_key_env")
     except Exception as error:  # noqa: BLE001 the child outlives a fault of ours, and says so
         return _error("internal", f"{type(error).__name__}: {error}", None)
-    return {"rollout": rollout.model_dump(mode="json")}
 
 
 async def _rollout(rollout_id: str, request: DebugRollout) -> RolloutDoc:

@@ -60,17 +60,30 @@ def repair(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+DEEPEST = 64
+"""Deepest nesting of a tool call's arguments."""
+
+
 def parse_arguments(raw: str) -> dict[str, Any] | None:
     """The JSON object in a tool call's arguments, or None where there is none.
 
     Numbers that JSON does not know (NaN, infinities) make it None as well: a database that holds a
-    NaN never equals itself, so the reward would be decided by that.
+    NaN never equals itself, so the reward would be decided by that. So does nesting beyond
+    ``DEEPEST``, which pydantic cannot write and no tool takes.
     """
     try:
         value = json.loads(raw, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not _deeper_than(value, DEEPEST) else None
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested more than ``levels`` deep; looks no deeper itself."""
+    if not isinstance(value, dict | list):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper_than(part, levels - 1) for part in parts)
 
 
 def _refuse(name: str) -> float:
@@ -176,7 +189,8 @@ def _request_arguments(arguments: dict[str, Any] | str) -> str:
     if not isinstance(arguments, str):
         return json.dumps(arguments)
     try:
-        json.loads(arguments)
+        # An escaped half of a surrogate pair is JSON and yet no text that could be encoded.
+        json.dumps(json.loads(arguments), ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return json.dumps(arguments)
     return arguments

@@ -161,7 +161,8 @@ class TautrainDaemon(AgentModeDaemon):
     def get_test_metrics(self) -> dict[str, Any]:
         """The validation's metrics, of judged rollouts only; without any there is no mean."""
         planned = self._total_tasks_queued
-        self._leave_out_unjudged()
+        # A rollout that was judged before the policy said a word counts here; it has no sample.
+        self._leave_out_unjudged(samples_needed=False)
         judged = len(self._completed_rollouts_v0)
         coverage = {"val/planned": planned, "val/judged": judged}
         if not judged:
@@ -184,11 +185,11 @@ class TautrainDaemon(AgentModeDaemon):
                 scores[row, said - 1] = float(reward)
         return scores
 
-    def _leave_out_unjudged(self) -> None:
+    def _leave_out_unjudged(self, *, samples_needed: bool = True) -> None:
         judged = {
             rollout_id: rollout
             for rollout_id, rollout in self._completed_rollouts_v0.items()
-            if rollout.final_reward is not None and rollout.triplets
+            if rollout.final_reward is not None and (rollout.triplets or not samples_needed)
         }
         self._completed_rollouts_v0 = judged
         self._total_tasks_queued = len(judged)

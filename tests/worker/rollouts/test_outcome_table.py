@@ -126,3 +126,14 @@ def test_tools_that_leave_no_room_for_a_message_are_not_the_policys_fault() -> N
     document = converse(FakeClient("Hi."), user("Go."), spec(max_prompt_tokens=64))
     assert (document.outcome, document.reward) == (Outcome.ENVIRONMENT_ERROR, None)
     assert "64" in (document.cause or "")
+
+
+@pytest.mark.parametrize("levels", [100, 300, 900, 50_000])
+def test_arguments_nested_without_end_are_a_tool_error_and_the_rollout_can_be_written(
+    levels: int,
+) -> None:
+    arguments = '{"user_id": ' + "[" * levels + "]" * levels + "}"
+    rollout = converse(FakeClient(call("create_task", arguments), "Done."), user("Create it."))
+    assert rollout.outcome is Outcome.COMPLETED
+    assert rollout.reward == 0.0
+    assert RolloutDoc.model_validate_json(rollout.model_dump_json()).id == rollout.id

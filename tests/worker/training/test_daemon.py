@@ -101,11 +101,12 @@ def test_too_little_for_an_update_is_said_as_such(rewards: list[Any]) -> None:
 
 def test_a_validation_mean_is_over_judged_rollouts_with_its_coverage() -> None:
     daemon = _daemon()
-    _finish(daemon, [[([5], [11])]] * 4, [1.0, None, 0.0, None])
+    # The last was judged before the policy said a word, at the context limit.
+    _finish(daemon, [*[[([5], [11])]] * 4, []], [1.0, None, 0.5, None, 0.0])
     daemon.is_train = False
     metrics = daemon.get_test_metrics()
     assert metrics["val/reward"] == 0.5
-    assert (metrics["val/judged"], metrics["val/planned"]) == (2, 4)
+    assert (metrics["val/judged"], metrics["val/planned"]) == (3, 5)
 
 
 def test_a_validation_without_a_judged_rollout_has_no_mean() -> None:
