@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from app.contract import Engine, RunConfig
 from app.presets import PRESETS
-from app.problems import FieldProblem, field_problem, invalid
+from app.problems import MOST_ERRORS, FieldProblem, field_problem, invalid
 from app.run_documents import RunPlan, RunRequest, UserTokensEstimate
 from app.tasks import catalogue, resolve_split
 
@@ -64,8 +64,9 @@ def resolve(request: RunRequest, default_preset: str) -> Resolved:
     try:
         config = RunConfig.model_validate(merged)
     except ValidationError as error:
-        problems = [_config_problem(item, merged) for item in error.errors()]
-        raise invalid(problems) from error
+        errors = error.errors(include_url=False, include_input=False)
+        problems = [_config_problem(item, merged) for item in errors[:MOST_ERRORS]]
+        raise invalid(problems, more=len(errors) - len(problems)) from error
     return _checked(preset, config)
 
 

@@ -75,7 +75,7 @@ class ReportBatch(Words):
     """Reports of one sender, oldest first."""
 
     lease_token: str
-    reports: list[Report] = Field(min_length=1, max_length=MAX_REPORTS_PER_BATCH)
+    reports: list[Report] = Field(min_length=1, max_length=MAX_REPORTS_PER_BATCH, fail_fast=True)
 
 
 class ReportAnswer(Words):
@@ -90,7 +90,7 @@ class RunError(Words):
 
     code: str
     message: str
-    log_tail: list[str] = Field(default_factory=list, max_length=1_000)
+    log_tail: list[str] = Field(default_factory=list, max_length=1_000, fail_fast=True)
 
 
 class FinishRequest(Words):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from app.contract.rollout import RolloutDoc, TokensDoc
 from app.contract.words import (
@@ -77,7 +77,7 @@ class BaselinesReport(ReportBase):
     """Baselines of the run's own tasks."""
 
     kind: Literal["baselines"] = "baselines"
-    tasks: list[TaskBaseline] = Field(max_length=MOST_TASKS)
+    tasks: list[TaskBaseline] = Field(max_length=MOST_TASKS, fail_fast=True)
 
 
 class ProgressReport(ReportBase):
@@ -88,6 +88,12 @@ class ProgressReport(ReportBase):
     step: StepNumber
     epoch: StepNumber = 0
     note: str | None = None
+
+
+class _RetriedData(BaseModel):
+    """What is read of such an event's data; a model, so that an error has its whole path."""
+
+    tokens: TokensDoc | None = None
 
 
 class EventReport(ReportBase):
@@ -108,23 +114,23 @@ class EventReport(ReportBase):
             raise ValueError(f"events of type {kind!r} are recorded by the API alone")
         return kind
 
-    @model_validator(mode="after")
-    def _tokens_are_tokens(self) -> EventReport:
-        self.retried_tokens()
-        return self
+    @field_validator("data")
+    @classmethod
+    def _tokens_are_tokens(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if info.data.get("type") == RETRIED:
+            _RetriedData.model_validate(data)
+        return data
 
     def retried_tokens(self) -> TokensDoc | None:
         """Tokens of the given-up try that this event tells of, where it does and has them."""
-        if self.type != RETRIED or self.data.get("tokens") is None:
-            return None
-        return TokensDoc.model_validate(self.data["tokens"])
+        return _RetriedData.model_validate(self.data).tokens if self.type == RETRIED else None
 
 
 class LogReport(ReportBase):
     """Lines of the training process's output."""
 
     kind: Literal["log"] = "log"
-    lines: list[str] = Field(max_length=5_000)
+    lines: list[str] = Field(max_length=5_000, fail_fast=True)
 
 
 class CheckpointReport(ReportBase):

@@ -64,7 +64,10 @@ class MessageDoc(Words):
     role: Literal["system", "assistant", "user", "tool"]
     content: str | None = None
     tool_calls: list[ToolCallDoc] | None = Field(
-        None, max_length=1_000, description="A babbling policy writes many in one message."
+        None,
+        max_length=1_000,
+        fail_fast=True,
+        description="A babbling policy writes many in one message.",
     )
     tool_call_id: str | None = None
     requestor: Literal["assistant", "user"] | None = Field(
@@ -117,11 +120,11 @@ class RolloutDoc(Words):
     reward: Reward | None = None
     shaped_reward: Reward | None = None
     reward_breakdown: dict[str, Reward] = Field(default_factory=dict, max_length=1_000)
-    checks: list[CheckDoc] = Field(default_factory=list, max_length=1_000)
+    checks: list[CheckDoc] = Field(default_factory=list, max_length=1_000, fail_fast=True)
     turns: StepNumber = 0
     tokens: TokensDoc = Field(default_factory=TokensDoc)
     seconds: SecondsDoc = Field(default_factory=SecondsDoc)
-    messages: list[MessageDoc] = Field(default_factory=list, max_length=10_000)
+    messages: list[MessageDoc] = Field(default_factory=list, max_length=10_000, fail_fast=True)
     text_repaired: bool = False
 
     @model_validator(mode="after")

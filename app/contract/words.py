@@ -40,8 +40,12 @@ Reward = Annotated[float, Field(ge=-1e6, le=1e6)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 """A duration."""
 
-TaskIds = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=MOST_TASKS)]
-"""Names of tasks."""
+TaskIds = Annotated[
+    list[Annotated[str, Field(max_length=500)]], Field(max_length=MOST_TASKS, fail_fast=True)
+]
+"""Names of tasks.
+
+Long lists fail fast: the first wrong item is enough to know, and a million errors help nobody."""
 
 
 class Words(BaseModel):
