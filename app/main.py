@@ -18,6 +18,7 @@ from app.contract import now
 from app.database import Database
 from app.debug import DebugPool
 from app.deps import Parts
+from app.hosts import HostGuard
 from app.lifecycle import UnlawfulTransitionError
 from app.limits import BodyLimit
 from app.problems import ProblemDoc, documented, problem_response
@@ -59,6 +60,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=Telemetry(),
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(HostGuard, settings=settings)
     _install_errors(app)
     for module in (runs, results, rollouts, tasks, compare, workers, health):
         app.include_router(module.router)

@@ -7,7 +7,15 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from app.contract import Engine, OpenAIUser, RunConfig, RunError
+from app.contract import (
+    KEY_VARIABLES,
+    Engine,
+    OpenAIUser,
+    RunConfig,
+    RunError,
+    key_not_allowed,
+    key_variables,
+)
 
 TINY = "tiny"
 """The model path of the policy that is made by code."""
@@ -21,7 +29,7 @@ def preflight(
 ) -> RunError | None:
     """Why this worker cannot run ``config``; None if nothing speaks against it.
 
-    Codes: ``engine_not_installed``, ``missing_key``, ``model_not_found``.
+    Codes: ``engine_not_installed``, ``key_not_allowed``, ``missing_key``, ``model_not_found``.
     """
     return (
         _engine_problem(config, engines)
@@ -57,7 +65,14 @@ def _engine_problem(config: RunConfig, engines: Collection[Engine]) -> RunError 
 
 def _key_problem(config: RunConfig, environment: Mapping[str, str]) -> RunError | None:
     user = config.user_simulator
-    if not isinstance(user, OpenAIUser) or environment.get(user.api_key_env):
+    if not isinstance(user, OpenAIUser):
+        return None
+    allowed = key_variables(environment.get(KEY_VARIABLES))
+    refusal = key_not_allowed(user.api_key_env, allowed, "the worker")
+    if refusal is not None:
+        message = f"user_simulator.api_key_env: {refusal}"
+        return RunError(code="key_not_allowed", message=message)
+    if environment.get(user.api_key_env):
         return None
     return RunError(
         code="missing_key",

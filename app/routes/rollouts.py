@@ -10,7 +10,15 @@ from sqlalchemy.orm import defer
 from sqlmodel import col, select
 from starlette.concurrency import run_in_threadpool
 
-from app.contract import DebugRollout, Outcome, RolloutDoc, RolloutMode, now
+from app.contract import (
+    DebugRollout,
+    Outcome,
+    RolloutDoc,
+    RolloutMode,
+    key_not_allowed,
+    key_variables,
+    now,
+)
 from app.deps import LARGEST_INTEGER, Cursor, Limit, Parts, PartsDep, RunId, run_or_404
 from app.documents import RolloutDetail, RolloutPage
 from app.jsontext import JsonRoute
@@ -76,13 +84,13 @@ def get_rollout(rollout_id: Annotated[str, Path(max_length=200)], parts: PartsDe
 @router.post("/rollouts/debug", responses=documented(413, 429, 503))
 async def debug_rollout(request: DebugRollout, parts: PartsDep) -> RolloutDetail:
     """One task, one conversation, now. Passing its deadline is an outcome, not an error."""
-    await run_in_threadpool(_check, request)
+    await run_in_threadpool(_check, request, parts.settings.key_variables)
     rollout = await parts.debug_pool.run(request)
     parts.telemetry.debug_rollouts.labels(outcome=rollout.outcome.value).inc()
     return await run_in_threadpool(_keep, parts, rollout)
 
 
-def _check(request: DebugRollout) -> None:
+def _check(request: DebugRollout, allowed_keys: str) -> None:
     """Refuses what no child need be started for."""
     problems = []
     if request.task_id not in catalogue(request.domain).tasks:
@@ -90,8 +98,12 @@ def _check(request: DebugRollout) -> None:
         problems.append(FieldProblem(path="task_id", message=message))
     for name in ("assistant", "user_simulator"):
         part = getattr(request, name)
-        if part.kind == "openai" and not os.environ.get(part.api_key_env):
+        if part.kind != "openai":
+            continue
+        message = key_not_allowed(part.api_key_env, key_variables(allowed_keys), "the API")
+        if message is None and not os.environ.get(part.api_key_env):
             message = f"the API's environment has no {part.api_key_env}"
+        if message is not None:
             problems.append(FieldProblem(path=f"{name}.api_key_env", message=message))
     if problems:
         raise invalid(problems)

@@ -23,14 +23,27 @@ def test_the_default_config_has_nothing_against_it():
     assert preflight(config(), {}, CPU) is None
 
 
-@pytest.mark.parametrize("environment", [{}, {"MY_KEY": ""}])
+ALLOWED = {"TAUTRAIN_KEY_VARIABLES": "OTHER, MY_KEY"}
+
+
+@pytest.mark.parametrize("environment", [ALLOWED, {**ALLOWED, "MY_KEY": ""}])
 def test_a_missing_key_names_the_variable_and_the_field(environment):
     user = {"kind": "openai", "api_key_env": "MY_KEY"}
     problem = preflight(config(user_simulator=user), environment, CPU)
     assert problem.code == "missing_key"
     assert "MY_KEY" in problem.message
     assert "user_simulator.api_key_env" in problem.message
-    assert preflight(config(user_simulator=user), {"MY_KEY": "k"}, CPU) is None
+    assert preflight(config(user_simulator=user), {**ALLOWED, "MY_KEY": "k"}, CPU) is None
+
+
+def test_a_config_cannot_read_a_variable_that_the_worker_s_operator_did_not_list():
+    user = {"kind": "openai", "api_key_env": "AWS_SECRET"}
+    problem = preflight(config(user_simulator=user), {"AWS_SECRET": "s", **ALLOWED}, CPU)
+    assert problem.code == "key_not_allowed"
+    assert "user_simulator.api_key_env" in problem.message
+    assert "TAUTRAIN_KEY_VARIABLES" in problem.message
+    usual = config(user_simulator={"kind": "openai"})
+    assert preflight(usual, {"OPENAI_API_KEY": "k"}, CPU) is None
 
 
 @pytest.mark.parametrize("path", ["/no/such/model", "./no/model", "~/no/model", "no-such-model"])
