@@ -153,8 +153,10 @@ class JsonRoute(APIRoute):
         """The handler, given a strict request."""
         handle = super().get_route_handler()
         bodies = [param.field_info.annotation for param in self.dependant.body_params]
-        [model] = bodies if len(bodies) == 1 else [None]
-        model = model if isinstance(model, type) and issubclass(model, BaseModel) else None
+        body = bodies[0] if len(bodies) == 1 else None
+        model: type[BaseModel] | None = None
+        if isinstance(body, type) and issubclass(body, BaseModel):
+            model = body
 
         async def handler(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive, model)

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from pydantic_core import ErrorDetails
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, ProgrammingError
 from starlette.exceptions import HTTPException
 
 MEDIA_TYPE = "application/problem+json"
@@ -22,6 +22,9 @@ MOST_ERRORS = 50
 
 DETAILED_ERRORS = 5
 """How many of them its detail repeats."""
+
+RETRY_LATER = {"Retry-After": "2"}
+"""Header of an answer that may be another soon."""
 
 LONGEST_TEXT = 500
 """Most characters of a path or message, which may hold what the caller sent."""
@@ -174,11 +177,13 @@ def install(app: FastAPI) -> None:
     async def _too_large(_: Request, error: OverflowError) -> Response:
         return problem_response(422, f"a number is too large: {error}")
 
-    @app.exception_handler(OperationalError)
-    async def _database(_: Request, error: OperationalError) -> Response:
+    @app.exception_handler(DatabaseError)
+    async def _database(_: Request, error: DatabaseError) -> Response:
+        if isinstance(error, (IntegrityError, DataError, ProgrammingError)):
+            raise error  # a fault of ours, not a state of the database
         log.error("the database refused: %s", error.orig)
-        detail = "the database cannot answer now (busy, full or read-only)"
-        return problem_response(503, detail, headers={"Retry-After": "2"})
+        detail = "the database cannot answer now (busy, full, read-only or damaged)"
+        return problem_response(503, detail, headers=RETRY_LATER)
 
     @app.exception_handler(Exception)
     async def _unforeseen(_: Request, error: Exception) -> Response:

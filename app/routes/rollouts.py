@@ -100,11 +100,11 @@ def _check(request: DebugRollout, allowed_keys: str) -> None:
         part = getattr(request, name)
         if part.kind != "openai":
             continue
-        message = key_not_allowed(part.api_key_env, key_variables(allowed_keys), "the API")
-        if message is None and not os.environ.get(part.api_key_env):
-            message = f"the API's environment has no {part.api_key_env}"
-        if message is not None:
-            problems.append(FieldProblem(path=f"{name}.api_key_env", message=message))
+        refusal = key_not_allowed(part.api_key_env, key_variables(allowed_keys), "the API")
+        if refusal is None and not os.environ.get(part.api_key_env):
+            refusal = f"the API's environment has no {part.api_key_env}"
+        if refusal is not None:
+            problems.append(FieldProblem(path=f"{name}.api_key_env", message=refusal))
     if problems:
         raise invalid(problems)
 
