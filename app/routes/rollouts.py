@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Coroutine
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy.orm import defer
 from sqlmodel import col, select
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +24,7 @@ from app.contract import (
 from app.deps import LARGEST_INTEGER, Cursor, Limit, Parts, PartsDep, RunId, run_or_404
 from app.documents import RolloutDetail, RolloutPage
 from app.jsontext import JsonRoute
-from app.problems import FieldProblem, documented, invalid, not_found
+from app.problems import FieldProblem, Problem, documented, invalid, not_found
 from app.rollouts import detail, item, store
 from app.tables import Rollout
 from app.tasks import catalogue
@@ -82,12 +84,37 @@ def get_rollout(rollout_id: Annotated[str, Path(max_length=200)], parts: PartsDe
 
 
 @router.post("/rollouts/debug", responses=documented(413, 429, 503))
-async def debug_rollout(request: DebugRollout, parts: PartsDep) -> RolloutDetail:
-    """One task, one conversation, now. Passing its deadline is an outcome, not an error."""
+async def debug_rollout(
+    request: DebugRollout, connection: Request, parts: PartsDep
+) -> RolloutDetail:
+    """One task, one conversation, now. Passing its deadline is an outcome, not an error.
+
+    Hanging up ends it.
+    """
     await run_in_threadpool(_check, request, parts.settings.key_variables)
-    rollout = await parts.debug_pool.run(request)
+    rollout = await _unless_hung_up(connection, parts.debug_pool.run(request))
     parts.telemetry.debug_rollouts.labels(outcome=rollout.outcome.value).inc()
     return await run_in_threadpool(_keep, parts, rollout)
+
+
+async def _unless_hung_up(connection: Request, work: Coroutine[Any, Any, RolloutDoc]) -> RolloutDoc:
+    """What ``work`` returns; it is cancelled when the caller hangs up, which frees its slot."""
+    task = asyncio.create_task(work)
+    hung_up = asyncio.create_task(_hung_up(connection))
+    try:
+        await asyncio.wait({task, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Problem(503, "the caller hung up")  # which nobody reads
+        return task.result()
+    finally:
+        task.cancel()
+        hung_up.cancel()
+        await asyncio.gather(task, hung_up, return_exceptions=True)
+
+
+async def _hung_up(connection: Request) -> None:
+    while (await connection.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _check(request: DebugRollout, allowed_keys: str) -> None:
