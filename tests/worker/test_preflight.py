@@ -8,6 +8,7 @@ import pytest
 
 from app.contract import Claim, Engine, RunConfig
 from worker import probe
+from worker.__main__ import main, url_problem
 from worker.environment import child_environment
 from worker.handover import AttemptInput
 from worker.preflight import preflight
@@ -173,6 +174,34 @@ print(json.dumps([json.loads(found.model_dump_json()), sorted(heavy & set(sys.mo
     assert found["cpus"] >= 1
     assert found["memory_bytes"] > 2**28
     assert found["versions"]["python"].startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TAUTRAIN_URL", "ftp://api:8321"),
+        ("TAUTRAIN_URL", "api:8321"),
+        ("TAUTRAIN_URL", "http://u:secret@api:port"),
+        ("TAUTRAIN_URL", "http://u:secret@api:99999"),
+        ("TAUTRAIN_URL", "http://"),
+        ("TAUTRAIN_URL", "http://[::1"),
+        ("TAUTRAIN_PORT", "none"),
+    ],
+)
+def test_an_address_that_is_none_is_one_line_that_names_its_variable(
+    monkeypatch, capsys, variable, value
+):
+    monkeypatch.delenv("TAUTRAIN_URL", raising=False)
+    monkeypatch.setenv(variable, value)
+    assert main([]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert variable in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize("url", ["http://api:8321", "https://[::1]:1/below", "http://127.0.0.1"])
+def test_an_address_that_is_one_is_taken(url):
+    assert url_problem(url, {"TAUTRAIN_URL": url}) is None
 
 
 def test_a_gpu_engine_needs_a_gpu_and_vllm(monkeypatch):
