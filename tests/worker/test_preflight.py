@@ -55,9 +55,64 @@ def test_a_model_that_is_not_there_names_the_field_and_the_path(path):
     assert path in problem.message
 
 
+def put_model(folder):
+    """The names that a whole model's folder has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("lacks", "named"),
+    [
+        ("config.json", "config.json"),
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "weights"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model_names_what_is_missing(tmp_path, lacks, named):
+    (put_model(tmp_path / "model") / lacks).unlink()
+    problem = preflight(config(model={"path": str(tmp_path / "model")}), {}, CPU)
+    assert problem.code == "model_not_found"
+    assert "model.path" in problem.message
+    assert problem.message.partition("no whole model: ")[2].startswith("no ")
+    assert named in problem.message.partition("no whole model: ")[2]
+
+
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.gguf").write_text("")
+    problem = preflight(config(model={"path": str(tmp_path / "model.gguf")}), {}, CPU)
+    assert problem.code == "model_not_found"
+    assert "is not a folder" in problem.message
+
+
+@pytest.mark.parametrize("text", ["{}", '{"chat_template": null}', "[]", "garbage", None])
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path, text):
+    folder = put_model(tmp_path / "model")
+    settings = folder / "tokenizer_config.json"
+    settings.unlink() if text is None else settings.write_text(text)
+    asked = config(model={"path": str(folder)})
+    problem = preflight(asked, {}, CPU)
+    assert problem.code == "no_chat_template"
+    assert "tokenizer" in problem.message
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert preflight(asked, {}, CPU) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["x" * 5000, "/" + "x" * 5000, "~" + "x" * 5000, "a/" + "x" * 5000]
+)
+def test_a_very_long_name_is_not_found(tmp_path, path):
+    problem = preflight(config(model={"path": path}), {"HF_HOME": str(tmp_path)}, CPU)
+    assert problem.code == "model_not_found"
+    assert len(problem.message) < 600
+
+
 def test_a_model_that_is_there_is_fine(tmp_path, monkeypatch):
-    assert preflight(config(model={"path": str(tmp_path)}), {}, CPU) is None
-    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert preflight(config(model={"path": str(put_model(tmp_path))}), {}, CPU) is None
+    put_model(tmp_path / "org" / "name")
     monkeypatch.chdir(tmp_path)
     environment = child_environment({}, config(model={"path": "org/name"}), 1)
     assert preflight(config(model={"path": "org/name"}), environment, CPU) is None
@@ -107,7 +162,7 @@ def test_a_name_that_the_hub_could_not_have_is_not_found(tmp_path):
 
 def test_a_model_below_the_home_reaches_the_child_with_its_whole_path(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "model").mkdir()
+    put_model(tmp_path / "model")
     below_home = config(model={"path": "~/model"})
     assert preflight(below_home, {}, CPU) is None
     claim = Claim(
