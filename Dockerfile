@@ -20,9 +20,11 @@ COPY --from=wheel /wheels /tmp/wheels
 RUN pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && pip check \
     && useradd --uid 10001 --create-home tautrain \
     && install --directory --owner=tautrain --group=tautrain /data
+# Bound to every address, it answers to each of them, and to these names of a container network.
 ENV TAUTRAIN_HOST=0.0.0.0 \
     TAUTRAIN_PORT=8321 \
-    TAUTRAIN_DATA_DIR=/data
+    TAUTRAIN_DATA_DIR=/data \
+    TAUTRAIN_ALLOWED_HOSTS=api,tautrain-api,host.docker.internal
 USER tautrain
 WORKDIR /home/tautrain
 VOLUME /data

@@ -72,13 +72,16 @@ def serve() -> None:
 
     import uvicorn
 
-    from app.database import DatabaseTooNew
+    from app.database import DatabaseTooNew, DatabaseUnusable
     from app.main import create_app
 
     try:
         application = create_app(settings)
     except DatabaseTooNew as error:
         _fail(str(error))
+    except DatabaseUnusable as error:
+        variable = "TAUTRAIN_DATA_DIR" if settings.database_url is None else "TAUTRAIN_DATABASE_URL"
+        _fail(f"{variable}: {error}")
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     typer.echo(
         f"tautrain {version()}: API on http://{shown}:{settings.port} "

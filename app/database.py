@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlmodel import Session
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 """Beside this package in a checkout and in an installation alike, whatever the current folder."""
+
+MEMORY = (None, "", ":memory:")
+"""Names of SQLite databases that are no file."""
 
 BUSY_MILLISECONDS = 10_000
 """How long SQLite waits for another process's write."""
@@ -26,11 +30,20 @@ class DatabaseTooNew(Exception):
     """The database was made by a newer version of this software, which alone can use it."""
 
 
+class DatabaseUnusable(Exception):
+    """The database cannot be opened: its URL, its folder, its file or its server."""
+
+
+class DatabaseGone(Exception):
+    """The file that was opened is at its place no longer: what is written would be lost."""
+
+
 class Database:
     """One database. ``read`` sees a snapshot; ``write`` is one transaction, kept at its end."""
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
+        self._file: tuple[Path, tuple[int, int]] | None = None
         # SQLite has one writer at a time. Waiting here is fair and cheap; its own wait polls.
         self._one_writer: AbstractContextManager[Any] = (
             threading.Lock() if self.engine.dialect.name == "sqlite" else nullcontext()
@@ -45,7 +58,11 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session whose changes are on disk when the block ends, or gone when it raises."""
+        """A session whose changes are on disk when the block ends, or gone when it raises.
+
+        Errors: ``DatabaseGone``.
+        """
+        self.check_file()
         with self._one_writer, Session(self._writing, expire_on_commit=False) as session:
             yield session
             session.commit()
@@ -53,8 +70,36 @@ class Database:
     def migrate(self) -> None:
         """Brings the schema to this version's revision.
 
-        Errors: ``DatabaseTooNew`` when the database's revision is not one of ours.
+        Errors: ``DatabaseTooNew`` when the database's revision is not one of ours,
+        ``DatabaseUnusable`` when there is no using it at all.
         """
+        try:
+            self._migrate()
+        except DBAPIError as error:
+            # The driver's own words: SQLAlchemy's have the statement and a page of its manual.
+            raise DatabaseUnusable(f"the database cannot be used: {_one_line(error)}") from error
+        if self.engine.dialect.name == "sqlite" and self.engine.url.database not in MEMORY:
+            path = Path(str(self.engine.url.database))
+            self._file = path, _identity(path)
+
+    def check_file(self) -> None:
+        """Errors: ``DatabaseGone`` when SQLite's file was removed or replaced since it was opened.
+
+        SQLite would go on with the file that has no name any more, and all would be lost at exit.
+        """
+        if self._file is None:
+            return
+        path, opened = self._file
+        try:
+            found = _identity(path)
+        except FileNotFoundError:
+            raise DatabaseGone(f"the database file {path.name} was removed") from None
+        if found != opened:
+            raise DatabaseGone(
+                f"the database file {path.name} was replaced: the service must be started again"
+            )
+
+    def _migrate(self) -> None:
         # Alembic takes 0.2 s to import, which nothing but this needs.
         from alembic import command
         from alembic.script import ScriptDirectory
@@ -98,12 +143,34 @@ def shown_url(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _one_line(error: DBAPIError) -> str:
+    return " ".join(str(error.orig).split())
+
+
 def _engine(url: str) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True)
-    if parsed.database and parsed.database != ":memory:":
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed, pool_pre_ping=True)
+        parsed.get_dialect()
+    except (ArgumentError, ValueError) as error:
+        # Not its text: that may hold the URL, and so a password.
+        raise DatabaseUnusable("this is no database URL that SQLAlchemy can read") from error
+    except ImportError as error:
+        raise DatabaseUnusable(f"the database's driver is not installed: {error}") from error
+    if parsed.database not in MEMORY:
+        folder = Path(str(parsed.database)).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatabaseUnusable(
+                f"the folder {folder} cannot be used: {error.strerror}"
+            ) from error
     # As many connections as there are threads to use them (Starlette's pool has 40).
     engine = create_engine(
         parsed, connect_args={"check_same_thread": False}, pool_size=10, max_overflow=40

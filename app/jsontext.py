@@ -13,15 +13,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope
 
 LARGEST_INTEGER = 2**63 - 1
 DEEPEST = 64
 """Levels of nesting; what is deeper could be stored, and then not be written by pydantic."""
 
-THREAD_BYTES = 128 * 1024
-"""A body of at least this size is parsed in a thread, so that other requests go on."""
+THREAD_BYTES = 64 * 1024
+"""A body of at least this size is parsed and validated in a thread, so that other requests go
+on: Python changes threads between the parts of a document, where validators of ours run."""
 
 REPLACEMENT = "\ufffd"
 
@@ -108,7 +113,15 @@ def _fitting(digits: str) -> int:
 
 
 class StrictRequest(Request):
-    """A request whose JSON body is parsed by :func:`parse_json`."""
+    """A request whose JSON body is parsed by :func:`parse_json`.
+
+    A large one is also validated, as ``model``: FastAPI takes the instance as it is.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, model: type[BaseModel] | None) -> None:
+        super().__init__(scope, receive)
+        self._model = model
+        self.refused: RequestValidationError | None = None
 
     async def json(self) -> Any:
         """The parsed body."""
@@ -117,8 +130,20 @@ class StrictRequest(Request):
             if len(body) < THREAD_BYTES:
                 self._json = parse_json(body)
             else:
-                self._json = await run_in_threadpool(parse_json, body)
+                self._json = await run_in_threadpool(self._validated, body)
         return self._json
+
+    def _validated(self, body: bytes) -> Any:
+        value = parse_json(body)
+        if self._model is None:
+            return value
+        try:
+            return self._model.model_validate(value)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)
+            errors = [{**item, "loc": ("body", *item["loc"])} for item in found]
+            self.refused = RequestValidationError(errors, body=value)
+            raise self.refused from error
 
 
 class JsonRoute(APIRoute):
@@ -127,8 +152,20 @@ class JsonRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """The handler, given a strict request."""
         handle = super().get_route_handler()
+        bodies = [param.field_info.annotation for param in self.dependant.body_params]
+        body = bodies[0] if len(bodies) == 1 else None
+        model: type[BaseModel] | None = None
+        if isinstance(body, type) and issubclass(body, BaseModel):
+            model = body
 
         async def handler(request: Request) -> Response:
-            return await handle(StrictRequest(request.scope, request.receive))
+            strict = StrictRequest(request.scope, request.receive, model)
+            try:
+                return await handle(strict)
+            except HTTPException:
+                # FastAPI takes whatever is raised while it reads a body for a 400.
+                if strict.refused is not None:
+                    raise strict.refused from None
+                raise
 
         return handler

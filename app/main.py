@@ -10,14 +10,15 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI, Request, Response
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from app import problems
 from app.contract import now
-from app.database import Database
+from app.database import Database, DatabaseGone
 from app.debug import DebugPool
 from app.deps import Parts
+from app.hosts import HostGuard
 from app.lifecycle import UnlawfulTransitionError
 from app.limits import BodyLimit
 from app.problems import ProblemDoc, documented, problem_response
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application, its database migrated.
 
-    Errors: ``app.database.DatabaseTooNew`` when a newer version made the database.
+    Errors: ``app.database.DatabaseTooNew`` when a newer version made the database,
+    ``DatabaseUnusable`` when it cannot be opened.
     """
     settings = settings or Settings()
     database = Database(settings.sqlalchemy_url())
@@ -59,6 +61,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         telemetry=Telemetry(),
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(HostGuard, settings=settings)
     _install_errors(app)
     for module in (runs, results, rollouts, tasks, compare, workers, health):
         app.include_router(module.router)
@@ -86,9 +89,11 @@ async def _watch_leases(parts: Parts) -> None:
     while True:
         try:
             lapsed = await run_in_threadpool(_expire, parts)
-        except OperationalError as error:
-            # A full disk or a busy database may pass; without this task no lease would ever lapse.
-            log.warning("lapsed leases could not be looked for: %s", error.orig)
+        except (SQLAlchemyError, DatabaseGone) as error:
+            # A full disk, a busy or a damaged database may be mended; without this task no lease
+            # would ever lapse.
+            reason = getattr(error, "orig", None) or error
+            log.warning("lapsed leases could not be looked for: %s", reason)
         else:
             if lapsed:
                 log.warning("leases lapsed of runs: %s", ", ".join(lapsed))
@@ -113,11 +118,16 @@ def _install_errors(app: FastAPI) -> None:
     async def conflict(_: Request, error: Exception) -> Response:
         return problem_response(409, str(error))
 
+    async def gone(_: Request, error: Exception) -> Response:
+        log.error("%s", error)
+        return problem_response(503, str(error), headers=problems.RETRY_LATER)
+
     async def unavailable(_: Request, error: Exception) -> Response:
         return problem_response(503, str(error))
 
     for kind in (UnlawfulTransitionError, LeaseLostError, ForeignRolloutError):
         app.add_exception_handler(kind, conflict)
+    app.add_exception_handler(DatabaseGone, gone)
     app.add_exception_handler(TasksMissingError, unavailable)
     _document_problems(app)
 

@@ -12,10 +12,23 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from pydantic_core import ErrorDetails
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, ProgrammingError
 from starlette.exceptions import HTTPException
 
 MEDIA_TYPE = "application/problem+json"
+
+MOST_ERRORS = 50
+"""Most errors that a problem lists: who sends a million wrong fields is not sent a million."""
+
+DETAILED_ERRORS = 5
+"""How many of them its detail repeats."""
+
+RETRY_LATER = {"Retry-After": "2"}
+"""Header of an answer that may be another soon."""
+
+LONGEST_TEXT = 500
+"""Most characters of a path or message, which may hold what the caller sent."""
+
 log = logging.getLogger(__name__)
 
 
@@ -63,9 +76,11 @@ def conflict(detail: str) -> Problem:
     return Problem(409, detail)
 
 
-def invalid(errors: Sequence[FieldProblem]) -> Problem:
-    """422: these fields cannot be."""
-    return Problem(422, "; ".join(f"{e.path}: {e.message}" for e in errors), errors)
+def invalid(errors: Sequence[FieldProblem], more: int = 0) -> Problem:
+    """422: these fields cannot be, and ``more`` that are not named."""
+    more += max(0, len(errors) - DETAILED_ERRORS)
+    parts = [f"{e.path}: {e.message}" for e in errors[:DETAILED_ERRORS]]
+    return Problem(422, "; ".join(parts + ([f"and {more} more"] if more else [])), errors)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -83,13 +98,15 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def error_path(loc: Sequence[int | str], data: Any, prefix: Sequence[str] = ()) -> str:
     """The dotted path of a pydantic error, without the tags of discriminated unions.
 
-    ``data`` is what was validated: a step that is not in it, but equals the ``kind`` found there,
-    is the tag that pydantic adds.
+    ``data`` is what was validated: a step that equals the ``kind`` found there is the tag that
+    pydantic adds, once for each object, even where a field has the same name.
     """
     parts = list(prefix)
+    tagged: Any = None
     for step in loc:
         if isinstance(data, dict):
-            if step not in data and data.get("kind") == step:
+            if data.get("kind") == step and data is not tagged:
+                tagged = data
                 continue
             data = data.get(step)
         elif isinstance(data, list) and isinstance(step, int) and step < len(data):
@@ -108,6 +125,13 @@ def field_problem(error: ErrorDetails, data: Any, prefix: Sequence[str] = ()) ->
     )
 
 
+def shortened(text: str, length: int = LONGEST_TEXT) -> str:
+    """The text, its middle left out where it is too long."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]} … {text[-length // 2 :]}"
+
+
 def problem_response(
     status: int,
     detail: str | None,
@@ -115,8 +139,14 @@ def problem_response(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """The response for a problem."""
+    listed = [
+        FieldProblem(path=shortened(error.path), message=shortened(error.message))
+        for error in errors[:MOST_ERRORS]
+    ]
+    if detail is not None:
+        detail = shortened(detail, DETAILED_ERRORS * LONGEST_TEXT)
     document = ProblemDoc(
-        title=HTTPStatus(status).phrase, status=status, detail=detail, errors=list(errors)
+        title=HTTPStatus(status).phrase, status=status, detail=detail, errors=listed
     )
     # ensure_ascii also keeps a lone surrogate of a path or header from breaking the encoding.
     content = json.dumps(document.model_dump())
@@ -137,18 +167,23 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _validation(_: Request, error: RequestValidationError) -> Response:
-        problems = [_request_problem(item, error.body) for item in error.errors()]
-        return problem_response(422, "the request is not valid", problems)
+        found = error.errors()
+        problems = [_request_problem(item, error.body) for item in found[:MOST_ERRORS]]
+        more = len(found) - len(problems)
+        detail = "the request is not valid" + (f": these errors, and {more} more" if more else "")
+        return problem_response(422, detail, problems)
 
     @app.exception_handler(OverflowError)
     async def _too_large(_: Request, error: OverflowError) -> Response:
         return problem_response(422, f"a number is too large: {error}")
 
-    @app.exception_handler(OperationalError)
-    async def _database(_: Request, error: OperationalError) -> Response:
+    @app.exception_handler(DatabaseError)
+    async def _database(_: Request, error: DatabaseError) -> Response:
+        if isinstance(error, (IntegrityError, DataError, ProgrammingError)):
+            raise error  # a fault of ours, not a state of the database
         log.error("the database refused: %s", error.orig)
-        detail = "the database cannot answer now (busy, full or read-only)"
-        return problem_response(503, detail, headers={"Retry-After": "2"})
+        detail = "the database cannot answer now (busy, full, read-only or damaged)"
+        return problem_response(503, detail, headers=RETRY_LATER)
 
     @app.exception_handler(Exception)
     async def _unforeseen(_: Request, error: Exception) -> Response:

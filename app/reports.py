@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import delete, func
+from sqlalchemy import Table, delete, func, inspect
 from sqlmodel import Session, SQLModel, col, select
 
 from app import rollouts
@@ -193,11 +193,15 @@ def _take_event(session: Session, run: Run, report: EventReport) -> None:
 
 
 def _take_log(session: Session, run: Run, report: LogReport) -> None:
-    for text in report.lines:
-        run.last_line += 1
-        session.add(
-            LogLine(run_id=run.id, seq=run.last_line, at=report.at, attempt=run.attempt, text=text)
-        )
+    if not report.lines:
+        return
+    fixed = {"run_id": run.id, "at": report.at, "attempt": run.attempt}
+    rows = [
+        {**fixed, "seq": seq, "text": text}
+        for seq, text in enumerate(report.lines, run.last_line + 1)
+    ]
+    run.last_line += len(rows)
+    session.connection().execute(_table(LogLine).insert(), rows)
 
 
 def _take_checkpoint(session: Session, run: Run, report: CheckpointReport) -> None:
@@ -275,6 +279,12 @@ def _upsert(
         return
     # Both dialects have the same clause, each in an insert of its own; only one is ever needed.
     dialect = import_module(f"sqlalchemy.dialects.{session.get_bind().dialect.name}")
-    insert = dialect.insert(table)
+    insert = dialect.insert(_table(table))
     changes = {name: insert.excluded[name] for name in rows[0] if name not in key}
-    session.execute(insert.on_conflict_do_update(index_elements=key, set_=changes), rows)
+    statement = insert.on_conflict_do_update(index_elements=key, set_=changes)
+    session.connection().execute(statement, rows)
+
+
+def _table(model: type[SQLModel]) -> Table:
+    """The table itself: one statement for all rows, where the ORM would take an object each."""
+    return cast("Table", inspect(model).local_table)

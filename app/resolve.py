@@ -9,9 +9,16 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from app.contract import Engine, RunConfig
+from app.contract import (
+    DEFAULT_KEY_VARIABLES,
+    Engine,
+    OpenAIUser,
+    RunConfig,
+    key_not_allowed,
+    key_variables,
+)
 from app.presets import PRESETS
-from app.problems import FieldProblem, field_problem, invalid
+from app.problems import MOST_ERRORS, FieldProblem, field_problem, invalid
 from app.run_documents import RunPlan, RunRequest, UserTokensEstimate
 from app.tasks import catalogue, resolve_split
 
@@ -54,8 +61,13 @@ class Resolved:
         return len(self.validation_tasks) * self.config.validation.repeats
 
 
-def resolve(request: RunRequest, default_preset: str) -> Resolved:
-    """Resolves a request. Errors: ``Problem`` 422 that names every bad field by its path."""
+def resolve(
+    request: RunRequest, default_preset: str, allowed_keys: str = DEFAULT_KEY_VARIABLES
+) -> Resolved:
+    """Resolves a request; ``allowed_keys`` lists the variables that may hold a key.
+
+    Errors: ``Problem`` 422 that names every bad field by its path.
+    """
     preset = request.preset if request.preset is not None else default_preset
     if preset not in PRESETS:
         known = ", ".join(PRESETS)
@@ -64,9 +76,20 @@ def resolve(request: RunRequest, default_preset: str) -> Resolved:
     try:
         config = RunConfig.model_validate(merged)
     except ValidationError as error:
-        problems = [_config_problem(item, merged) for item in error.errors()]
-        raise invalid(problems) from error
+        errors = error.errors(include_url=False, include_input=False)
+        problems = [_config_problem(item, merged) for item in errors[:MOST_ERRORS]]
+        raise invalid(problems, more=len(errors) - len(problems)) from error
+    _check_key(config, allowed_keys)
     return _checked(preset, config)
+
+
+def _check_key(config: RunConfig, allowed_keys: str) -> None:
+    user = config.user_simulator
+    if not isinstance(user, OpenAIUser):
+        return
+    message = key_not_allowed(user.api_key_env, key_variables(allowed_keys), "the API")
+    if message is not None:
+        raise invalid([FieldProblem(path="config.user_simulator.api_key_env", message=message)])
 
 
 def _config_problem(error: ErrorDetails, merged: dict[str, Any]) -> FieldProblem:

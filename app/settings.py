@@ -8,6 +8,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.contract import DEFAULT_KEY_VARIABLES
+
 MEBIBYTE = 1024 * 1024
 
 
@@ -24,6 +26,16 @@ class Settings(BaseSettings):
     )
     url: str | None = Field(
         None, description="Where workers find the API; None means http://host:port."
+    )
+
+    allowed_hosts: str = Field(
+        "",
+        description="Names, separated by commas, that the API answers to besides loopback, host "
+        "and that of url; * means any.",
+    )
+    key_variables: str = Field(
+        DEFAULT_KEY_VARIABLES,
+        description="Variables, separated by commas, that a config may name as holding a key.",
     )
 
     max_body_bytes: int = Field(16 * MEBIBYTE, ge=1024, description="Larger bodies get a 413.")
@@ -44,6 +56,10 @@ class Settings(BaseSettings):
         if self.database_url is not None:
             return self.database_url
         return f"sqlite:///{self.data_dir.resolve() / 'tautrain.db'}"
+
+    def allowed_host_names(self) -> list[str]:
+        """The entries of ``allowed_hosts``."""
+        return [name.strip() for name in self.allowed_hosts.split(",") if name.strip()]
 
     def worker_url(self) -> str:
         """The address a worker reports to, with the default filled in."""

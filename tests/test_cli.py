@@ -100,6 +100,50 @@ def test_a_database_of_a_newer_revision_is_one_clear_line(tmp_path: Path) -> Non
     assert len(told_of) == 1
 
 
+def a_file(data: Path) -> None:
+    data.write_text("")
+
+
+def below_a_file(data: Path) -> None:
+    data.symlink_to("/dev/null/data")
+
+
+def garbage(data: Path) -> None:
+    data.mkdir()
+    (data / "tautrain.db").write_bytes(b"garbage" * 1000)
+
+
+def a_folder(data: Path) -> None:
+    (data / "tautrain.db").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("prepare", [a_file, below_a_file, garbage, a_folder])
+def test_a_data_folder_that_cannot_be_used_is_one_clear_line(
+    tmp_path: Path, prepare: Callable[[Path], None]
+) -> None:
+    prepare(tmp_path / "data")
+    ended = serve(environment(tmp_path / "data", unused_port()))
+    assert ended.returncode == 1
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("tautrain: TAUTRAIN_DATA_DIR: ")
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "nosuch://u:secret@h/d", "postgresql://u:secret@h:port/d", "sqlite+x:///y"]
+)
+def test_a_database_url_that_cannot_be_used_is_one_clear_line_without_its_password(
+    tmp_path: Path, url: str
+) -> None:
+    env = environment(tmp_path / "data", unused_port()) | {"TAUTRAIN_DATABASE_URL": url}
+    ended = serve(env)
+    assert ended.returncode == 1
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("tautrain: TAUTRAIN_DATABASE_URL: ")
+    assert "secret" not in lines[0]
+
+
 def test_the_version_is_shown() -> None:
     shown = CliRunner().invoke(cli.cli, ["--version"])
     assert shown.exit_code == 0

@@ -10,6 +10,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
 
 from worker.client import ApiClient
 from worker.loop import Worker, WorkerSettings, stop_on_signals
@@ -29,6 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     _log_to_stderr()
     url = api_url(os.environ)
+    refusal = url_problem(url, os.environ)
+    if refusal is not None:
+        print(f"tautrain worker: {refusal}", file=sys.stderr)
+        return 2
     data_dir = Path(os.environ.get("TAUTRAIN_DATA_DIR") or "./data")
     try:
         registration = probe(options.name)
@@ -48,6 +55,21 @@ def api_url(environment: Mapping[str, str]) -> str:
     """Where the API is: TAUTRAIN_URL, else this machine at TAUTRAIN_PORT."""
     port = environment.get("TAUTRAIN_PORT") or DEFAULT_PORT
     return environment.get("TAUTRAIN_URL") or f"http://127.0.0.1:{port}"
+
+
+def url_problem(url: str, environment: Mapping[str, str]) -> str | None:
+    """Why nothing can be called at ``url``, naming the variable but not its value."""
+    variable = "TAUTRAIN_URL" if environment.get("TAUTRAIN_URL") else "TAUTRAIN_PORT"
+    refusal = f"{variable} gives no URL of an API: it needs the form http://host:port"
+    try:
+        parsed = urlsplit(url)
+        port = parsed.port  # parsed only here
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
+        # Not their text, which may hold what was set, and so a password.
+        return refusal
+    fits = parsed.scheme in ("http", "https") and parsed.hostname and port != 0
+    return None if fits else refusal
 
 
 def _log_to_stderr() -> None:

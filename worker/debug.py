@@ -19,6 +19,7 @@ from typing import IO, Any
 from pydantic import Field, ValidationError
 
 from app.contract import DebugRollout, RolloutDoc, RolloutMode, Words
+from worker.guard import die_with_parent
 
 
 class DebugRequest(Words):
@@ -29,7 +30,10 @@ class DebugRequest(Words):
 
 
 def main() -> None:
-    """Serves requests until the input ends."""
+    """Serves requests until the input ends, or the parent does."""
+    if sys.platform == "linux":
+        # The end of the input is noticed only between requests, and a request may take an hour.
+        die_with_parent(os.getppid())
     answers = _private_stdout()
     # Imported only here: they take seconds, and what they print must not reach the protocol.
     from worker.rollouts import assistants, conversation, environments, tasks  # noqa: F401

@@ -22,19 +22,22 @@ GRACE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> int | None:
-    """Makes this process's session end when the worker is gone; returns the guard's process id.
+def die_with_parent(parent: int | None = None) -> int | None:
+    """Makes this process's session end when its parent is gone; returns the guard's process id.
+
+    ``parent`` is whom it must not outlive, by default the worker that the environment names.
 
     Call it before any thread is started. Where this process does not lead its session (it was
     started by hand in a shell) there is no guard, only the kernel's signal, and None is returned.
     """
-    parent = int(os.environ.get(PARENT_VARIABLE) or os.getppid())
+    if parent is None:
+        parent = int(os.environ.get(PARENT_VARIABLE) or os.getppid())
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         # It died before we asked, or it is not our parent at all and would never be noticed.
-        raise SystemExit("the worker that started this attempt is gone")
+        raise SystemExit("the process that started this one is gone")
     if os.getsid(0) != os.getpid():
         return None
     guard = os.fork()

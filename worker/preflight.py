@@ -7,10 +7,22 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from app.contract import Engine, OpenAIUser, RunConfig, RunError
+from app.contract import (
+    KEY_VARIABLES,
+    Engine,
+    OpenAIUser,
+    RunConfig,
+    RunError,
+    key_not_allowed,
+    key_variables,
+)
+from worker.model_folder import missing_parts, template_problem
 
 TINY = "tiny"
 """The model path of the policy that is made by code."""
+
+MOST_SHOWN = 300
+"""Most characters of a path that a message repeats."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _YES = frozenset({"1", "true", "yes", "on"})
@@ -21,7 +33,8 @@ def preflight(
 ) -> RunError | None:
     """Why this worker cannot run ``config``; None if nothing speaks against it.
 
-    Codes: ``engine_not_installed``, ``missing_key``, ``model_not_found``.
+    Codes: ``engine_not_installed``, ``key_not_allowed``, ``missing_key``, ``model_not_found``,
+    ``no_chat_template``.
     """
     return (
         _engine_problem(config, engines)
@@ -32,7 +45,7 @@ def preflight(
 
 def is_local(path: str) -> bool:
     """Whether a model path means a place on this machine."""
-    return path.startswith(("/", ".", "~")) or Path(path).exists()
+    return path.startswith(("/", ".", "~")) or os.path.exists(path)
 
 
 def is_hub_id(path: str) -> bool:
@@ -57,7 +70,14 @@ def _engine_problem(config: RunConfig, engines: Collection[Engine]) -> RunError 
 
 def _key_problem(config: RunConfig, environment: Mapping[str, str]) -> RunError | None:
     user = config.user_simulator
-    if not isinstance(user, OpenAIUser) or environment.get(user.api_key_env):
+    if not isinstance(user, OpenAIUser):
+        return None
+    allowed = key_variables(environment.get(KEY_VARIABLES))
+    refusal = key_not_allowed(user.api_key_env, allowed, "the worker")
+    if refusal is not None:
+        message = f"user_simulator.api_key_env: {refusal}"
+        return RunError(code="key_not_allowed", message=message)
+    if environment.get(user.api_key_env):
         return None
     return RunError(
         code="missing_key",
@@ -74,8 +94,9 @@ def _model_problem(config: RunConfig, environment: Mapping[str, str]) -> RunErro
         return None
     if is_local(path):
         # Not Path.expanduser, which raises where there is no such user.
-        if os.path.exists(os.path.expanduser(path)):
-            return None
+        place = os.path.expanduser(path)
+        if os.path.exists(place):
+            return _folder_problem(path, place)
         why = "does not exist on this worker"
     elif not is_hub_id(path):
         why = "is neither a path on this worker nor a hub id (org/name)"
@@ -90,10 +111,30 @@ def _model_problem(config: RunConfig, environment: Mapping[str, str]) -> RunErro
     return RunError(
         code="model_not_found",
         message=(
-            f"model.path: '{path}' {why}; give a path that exists where the worker runs, "
+            f"model.path: '{path[:MOST_SHOWN]}' {why}; "
+            "give a path that exists where the worker runs, "
             f"a hub id that it has or may load, or '{TINY}'"
         ),
     )
+
+
+def _folder_problem(path: str, place: str) -> RunError | None:
+    """Why what exists at ``place`` is no model that can be trained."""
+    shown = path[:MOST_SHOWN]
+    if not os.path.isdir(place):
+        message = f"model.path: '{shown}' is not a folder; give the folder that holds the model"
+        return RunError(code="model_not_found", message=message)
+    missing = missing_parts(Path(place))
+    if missing:
+        message = (
+            f"model.path: the folder '{shown}' holds no whole model: no {', no '.join(missing)}"
+        )
+        return RunError(code="model_not_found", message=message)
+    template = template_problem(Path(place))
+    if template is None:
+        return None
+    message = f"model.path: '{shown}': {template}; take a chat model (-Instruct), or add one"
+    return RunError(code="no_chat_template", message=message)
 
 
 def _hub_is_off(environment: Mapping[str, str]) -> bool:

@@ -41,6 +41,12 @@ from app.contract.config import (
     ValidationConfig,
     WarmStartConfig,
 )
+from app.contract.keys import (
+    DEFAULT_KEY_VARIABLES,
+    KEY_VARIABLES,
+    key_not_allowed,
+    key_variables,
+)
 from app.contract.reports import (
     RETRIED,
     BaselinesReport,
@@ -80,8 +86,10 @@ from app.contract.words import (
 )
 
 __all__ = [
+    "DEFAULT_KEY_VARIABLES",
     "HEARTBEAT_SECONDS",
     "JUDGED",
+    "KEY_VARIABLES",
     "LEASE_SECONDS",
     "MAX_REPORTS_PER_BATCH",
     "RETRIED",
@@ -139,6 +147,8 @@ __all__ = [
     "Words",
     "WorkerRegistered",
     "WorkerRegistration",
+    "key_not_allowed",
+    "key_variables",
     "now",
     "split_tasks",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from app.contract.config import RunConfig, ScriptedUser, UserSimulator
 from app.contract.reports import Report
-from app.contract.words import Domain, Engine, Words
+from app.contract.words import Amount, Domain, Engine, Words
 
 MAX_REPORTS_PER_BATCH = 500
 """Most reports the API takes in one call."""
@@ -24,11 +24,11 @@ class WorkerRegistration(Words):
     """What a worker says of itself. ``name`` is for people; the API makes the id."""
 
     name: str = Field(min_length=1, max_length=200)
-    engines: list[Engine] = Field(min_length=1)
-    cpus: int = Field(ge=1)
-    memory_bytes: int = Field(ge=0)
-    gpus: int = Field(0, ge=0)
-    versions: dict[str, str] = Field(default_factory=dict)
+    engines: list[Engine] = Field(min_length=1, max_length=10)
+    cpus: int = Field(ge=1, le=1_000_000)
+    memory_bytes: Amount
+    gpus: int = Field(0, ge=0, le=1_000_000)
+    versions: dict[str, str] = Field(default_factory=dict, max_length=200)
 
 
 class WorkerRegistered(Words):
@@ -75,7 +75,7 @@ class ReportBatch(Words):
     """Reports of one sender, oldest first."""
 
     lease_token: str
-    reports: list[Report] = Field(min_length=1, max_length=MAX_REPORTS_PER_BATCH)
+    reports: list[Report] = Field(min_length=1, max_length=MAX_REPORTS_PER_BATCH, fail_fast=True)
 
 
 class ReportAnswer(Words):
@@ -90,7 +90,7 @@ class RunError(Words):
 
     code: str
     message: str
-    log_tail: list[str] = Field(default_factory=list)
+    log_tail: list[str] = Field(default_factory=list, max_length=1_000, fail_fast=True)
 
 
 class FinishRequest(Words):
@@ -100,6 +100,12 @@ class FinishRequest(Words):
     status: Literal["succeeded", "failed", "cancelled", "handed_back"]
     error: RunError | None = None
     stop_reason: str | None = None
+
+    @model_validator(mode="after")
+    def _success_has_no_error(self) -> FinishRequest:
+        if self.status == "succeeded" and self.error is not None:
+            raise ValueError("a run that succeeded has no error")
+        return self
 
 
 class OpenAIAssistant(Words):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from app.contract.verl_mapping import refuse_owned
-from app.contract.words import Domain, Engine, Words
+from app.contract.words import Domain, Engine, TaskIds, Words
 
 
 class OpenAIUser(Words):
@@ -45,8 +45,8 @@ class SplitConfig(Words):
     kind: Literal["seeded", "tau2", "ids"] = "seeded"
     seed: int = Field(42, description="Seed of the shuffle (kind: seeded).")
     train_fraction: float = Field(0.5, gt=0, lt=1)
-    train_ids: list[str] | None = None
-    validation_ids: list[str] | None = None
+    train_ids: TaskIds | None = None
+    validation_ids: TaskIds | None = None
     only_nontrivial: bool = Field(False, description="Train only on tasks that do-nothing fails.")
 
     @model_validator(mode="after")
@@ -190,7 +190,9 @@ class ResourcesConfig(Words):
 class TrackingConfig(Words):
     """Where metrics go besides this service. Empty means: nothing leaves the machine."""
 
-    backends: list[Literal["console", "wandb", "tensorboard"]] = Field(default_factory=list)
+    backends: list[Literal["console", "wandb", "tensorboard"]] = Field(
+        default_factory=list, max_length=10
+    )
     project: str | None = None
     experiment: str | None = None
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from app.contract.words import Domain, Words
+from app.contract.words import Amount, Domain, Moment, Reward, Seconds, StepNumber, Words
+
+RolloutId = Annotated[str, Field(pattern=r"^ro_[0-9A-Za-z_-]{1,64}$")]
+"""A rollout's id: a path segment and a cursor, whoever made it."""
 
 
 class Outcome(StrEnum):
@@ -61,13 +63,18 @@ class MessageDoc(Words):
 
     role: Literal["system", "assistant", "user", "tool"]
     content: str | None = None
-    tool_calls: list[ToolCallDoc] | None = None
+    tool_calls: list[ToolCallDoc] | None = Field(
+        None,
+        max_length=1_000,
+        fail_fast=True,
+        description="A babbling policy writes many in one message.",
+    )
     tool_call_id: str | None = None
     requestor: Literal["assistant", "user"] | None = Field(
         None, description="Whose tool call a tool message answers."
     )
     error: bool | None = None
-    at: datetime | None = None
+    at: Moment | None = None
 
 
 class CheckDoc(Words):
@@ -81,43 +88,43 @@ class CheckDoc(Words):
 class TokensDoc(Words):
     """Tokens of all calls of one rollout."""
 
-    assistant_prompt: int = 0
-    assistant_completion: int = 0
-    user_prompt: int = 0
-    user_completion: int = 0
+    assistant_prompt: Amount = 0
+    assistant_completion: Amount = 0
+    user_prompt: Amount = 0
+    user_completion: Amount = 0
 
 
 class SecondsDoc(Words):
     """Where the wall clock of one rollout went."""
 
-    total: float = 0.0
-    assistant: float = 0.0
-    user: float = 0.0
-    environment: float = 0.0
-    evaluation: float = 0.0
+    total: Seconds = 0.0
+    assistant: Seconds = 0.0
+    user: Seconds = 0.0
+    environment: Seconds = 0.0
+    evaluation: Seconds = 0.0
 
 
 class RolloutDoc(Words):
     """One conversation and its judgement."""
 
-    id: str
+    id: RolloutId
     run_id: str | None = None
-    attempt: int | None = None
-    step: int | None = None
+    attempt: StepNumber | None = None
+    step: StepNumber | None = None
     mode: RolloutMode
     domain: Domain
-    task_id: str
+    task_id: str = Field(max_length=500)
     outcome: Outcome
     termination: str | None = None
     cause: str | None = Field(None, description="Why it is not simply completed.")
-    reward: float | None = None
-    shaped_reward: float | None = None
-    reward_breakdown: dict[str, float] = Field(default_factory=dict)
-    checks: list[CheckDoc] = Field(default_factory=list)
-    turns: int = 0
+    reward: Reward | None = None
+    shaped_reward: Reward | None = None
+    reward_breakdown: dict[str, Reward] = Field(default_factory=dict, max_length=1_000)
+    checks: list[CheckDoc] = Field(default_factory=list, max_length=1_000, fail_fast=True)
+    turns: StepNumber = 0
     tokens: TokensDoc = Field(default_factory=TokensDoc)
     seconds: SecondsDoc = Field(default_factory=SecondsDoc)
-    messages: list[MessageDoc] = Field(default_factory=list)
+    messages: list[MessageDoc] = Field(default_factory=list, max_length=10_000, fail_fast=True)
     text_repaired: bool = False
 
     @model_validator(mode="after")

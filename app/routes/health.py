@@ -23,6 +23,7 @@ async def healthz() -> Health:
 @router.get("/readyz", responses=documented(503))
 def readyz(parts: PartsDep) -> Readiness:
     """The database answers, and its schema is this version's."""
+    parts.database.check_file()
     with parts.database.read() as session:
         found = revision(session.connection())
     if found is None:

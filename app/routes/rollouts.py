@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Coroutine
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy.orm import defer
 from sqlmodel import col, select
 from starlette.concurrency import run_in_threadpool
 
-from app.contract import DebugRollout, Outcome, RolloutDoc, RolloutMode, now
+from app.contract import (
+    DebugRollout,
+    Outcome,
+    RolloutDoc,
+    RolloutMode,
+    key_not_allowed,
+    key_variables,
+    now,
+)
 from app.deps import LARGEST_INTEGER, Cursor, Limit, Parts, PartsDep, RunId, run_or_404
 from app.documents import RolloutDetail, RolloutPage
 from app.jsontext import JsonRoute
-from app.problems import FieldProblem, documented, invalid, not_found
+from app.problems import FieldProblem, Problem, documented, invalid, not_found
 from app.rollouts import detail, item, store
 from app.tables import Rollout
 from app.tasks import catalogue
@@ -74,15 +84,40 @@ def get_rollout(rollout_id: Annotated[str, Path(max_length=200)], parts: PartsDe
 
 
 @router.post("/rollouts/debug", responses=documented(413, 429, 503))
-async def debug_rollout(request: DebugRollout, parts: PartsDep) -> RolloutDetail:
-    """One task, one conversation, now. Passing its deadline is an outcome, not an error."""
-    await run_in_threadpool(_check, request)
-    rollout = await parts.debug_pool.run(request)
+async def debug_rollout(
+    request: DebugRollout, connection: Request, parts: PartsDep
+) -> RolloutDetail:
+    """One task, one conversation, now. Passing its deadline is an outcome, not an error.
+
+    Hanging up ends it.
+    """
+    await run_in_threadpool(_check, request, parts.settings.key_variables)
+    rollout = await _unless_hung_up(connection, parts.debug_pool.run(request))
     parts.telemetry.debug_rollouts.labels(outcome=rollout.outcome.value).inc()
     return await run_in_threadpool(_keep, parts, rollout)
 
 
-def _check(request: DebugRollout) -> None:
+async def _unless_hung_up(connection: Request, work: Coroutine[Any, Any, RolloutDoc]) -> RolloutDoc:
+    """What ``work`` returns; it is cancelled when the caller hangs up, which frees its slot."""
+    task = asyncio.create_task(work)
+    hung_up = asyncio.create_task(_hung_up(connection))
+    try:
+        await asyncio.wait({task, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Problem(503, "the caller hung up")  # which nobody reads
+        return task.result()
+    finally:
+        task.cancel()
+        hung_up.cancel()
+        await asyncio.gather(task, hung_up, return_exceptions=True)
+
+
+async def _hung_up(connection: Request) -> None:
+    while (await connection.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _check(request: DebugRollout, allowed_keys: str) -> None:
     """Refuses what no child need be started for."""
     problems = []
     if request.task_id not in catalogue(request.domain).tasks:
@@ -90,9 +125,13 @@ def _check(request: DebugRollout) -> None:
         problems.append(FieldProblem(path="task_id", message=message))
     for name in ("assistant", "user_simulator"):
         part = getattr(request, name)
-        if part.kind == "openai" and not os.environ.get(part.api_key_env):
-            message = f"the API's environment has no {part.api_key_env}"
-            problems.append(FieldProblem(path=f"{name}.api_key_env", message=message))
+        if part.kind != "openai":
+            continue
+        refusal = key_not_allowed(part.api_key_env, key_variables(allowed_keys), "the API")
+        if refusal is None and not os.environ.get(part.api_key_env):
+            refusal = f"the API's environment has no {part.api_key_env}"
+        if refusal is not None:
+            problems.append(FieldProblem(path=f"{name}.api_key_env", message=refusal))
     if problems:
         raise invalid(problems)
 

@@ -39,7 +39,7 @@ def create_run(
         preset = default_preset(session, at)
     resolved = None
     if not _known_key(parts, idempotency_key):
-        resolved = resolve(request, preset)
+        resolved = resolve(request, preset, parts.settings.key_variables)
     with parts.database.write() as session:
         known = run_of_key(session, idempotency_key) if idempotency_key else None
         if known is not None:
@@ -49,7 +49,7 @@ def create_run(
             run = session.get_one(Run, known.run_id)
             warnings: list[str] = []
         else:
-            resolved = resolved or resolve(request, preset)
+            resolved = resolved or resolve(request, preset, parts.settings.key_variables)
             run = create(session, request, resolved, at)
             warnings = resolved.warnings
             if idempotency_key:
@@ -72,7 +72,7 @@ def validate_run(request: RunRequest, parts: PartsDep) -> RunPlan:
     """Resolves a run and says what it would do; nothing is queued."""
     with parts.database.read() as session:
         preset = default_preset(session, now())
-    return plan(resolve(request, preset))
+    return plan(resolve(request, preset, parts.settings.key_variables))
 
 
 @router.get("/runs")

@@ -99,6 +99,7 @@ def settings(tmp_path: Path, migrated: Path) -> Settings:
     shutil.copy(migrated, tmp_path / "data")
     return Settings(
         data_dir=tmp_path / "data",
+        allowed_hosts="testserver",
         max_body_bytes=200_000,
         lease_check_seconds=3600,
         debug_start_seconds=10,

@@ -142,3 +142,84 @@ def test_every_shared_model_has_its_place_in_the_package_s_own_names() -> None:
     assert len(ours) > 40
     assert {model.__name__ for model in ours} <= set(app.contract.__all__)
     assert all(hasattr(app.contract, name) for name in app.contract.__all__)
+
+
+@pytest.mark.parametrize(
+    ("at", "kept"),
+    [
+        ("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00Z"),
+        ("2026-01-01T00:00:00", "2026-01-01T00:00:00Z"),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-12:00", None),
+    ],
+)
+def test_a_report_s_time_is_kept_in_utc_or_refused(at: str, kept: str | None) -> None:
+    report = {"id": "log-00001", "at": at, "lines": ["x"]}
+    if kept is None:
+        with pytest.raises(ValidationError, match="years 1 to 9999"):
+            app.contract.LogReport.model_validate(report)
+    else:
+        dumped = app.contract.LogReport.model_validate(report).model_dump(mode="json")
+        assert dumped["at"] == kept
+
+
+ROLLOUT = {"id": "ro_1", "mode": "train", "domain": "mock", "task_id": "t", "outcome": "completed"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": "1"},
+        {"id": "ro_" + "x" * 65},
+        {"id": "ro_a/b"},
+        {"reward": 1.1e6},
+        {"shaped_reward": -1e7},
+        {"step": -1},
+        {"step": 2**31},
+        {"tokens": {"user_prompt": -1}},
+        {"tokens": {"user_prompt": 2**53 + 1}},
+        {"seconds": {"total": -1}},
+        {"messages": [{"role": "user"}] * 10_001},
+        {"messages": [{"role": "user", "tool_calls": [{}] * 1_001}]},
+        {"checks": [{"kind": "db", "what": "w", "passed": True}] * 1_001},
+    ],
+    ids=lambda wrong: str(wrong)[:40],
+)
+def test_a_rollout_has_bounds(wrong: dict[str, Any]) -> None:
+    whole = {**ROLLOUT, "reward": 1.0}
+    app.contract.RolloutDoc.model_validate(whole)
+    with pytest.raises(ValidationError) as refused:
+        app.contract.RolloutDoc.model_validate({**whole, **wrong})
+    assert str(refused.value.errors()[0]["loc"][0]) in wrong
+
+
+PLAN = {"total_steps": 1, "train_rollouts_per_step": 1, "validation_rollouts": 1}
+TOO_MANY = [str(i) for i in range(10_001)]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"kind": "log", "lines": TOO_MANY[:5_001]},
+        {"kind": "metrics", "step": 1, "values": dict.fromkeys(TOO_MANY[:5_001], 1.0)},
+        {"kind": "plan", **PLAN, "train_tasks": TOO_MANY, "validation_tasks": []},
+        {"kind": "plan", **PLAN, "train_tasks": [], "validation_tasks": [], "total_steps": -1},
+        {"kind": "checkpoint", "step": -1, "path": "/c", "size_bytes": 1},
+        {"kind": "checkpoint", "step": 1, "path": "/c", "size_bytes": -1},
+        {"kind": "checkpoint", "step": 1, "path": "/c", "size_bytes": 1, "validation_reward": 1e9},
+        {"kind": "baselines", "tasks": [{"task_id": "t", "do_nothing": 1e9, "reference": None}]},
+        {"kind": "event", "type": "status", "data": {"status": "succeeded"}},
+    ],
+    ids=lambda report: str(report)[:40],
+)
+def test_a_report_has_bounds_and_leaves_the_api_its_own_events(report: dict[str, Any]) -> None:
+    batch = {"lease_token": "t", "reports": [{"id": "report-1", **report}]}
+    with pytest.raises(ValidationError) as refused:
+        app.contract.ReportBatch.model_validate(batch)
+    assert refused.value.error_count() == 1
+
+
+def test_a_run_that_succeeded_has_no_error() -> None:
+    finish = {"lease_token": "t", "status": "succeeded", "error": {"code": "c", "message": "m"}}
+    with pytest.raises(ValidationError, match="has no error"):
+        app.contract.FinishRequest.model_validate(finish)

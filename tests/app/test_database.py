@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,19 @@ from sqlalchemy import inspect, text
 from sqlmodel import SQLModel
 
 import app.tables
-from app.database import MIGRATIONS, Database, DatabaseTooNew, alembic_config
+from app import main
+from app.database import (
+    MIGRATIONS,
+    Database,
+    DatabaseTooNew,
+    DatabaseUnusable,
+    alembic_config,
+)
+from app.deps import Parts
 from app.main import create_app
 from app.settings import Settings
+
+Json = dict[str, Any]
 
 
 @pytest.fixture
@@ -152,3 +166,58 @@ def test_a_database_of_the_first_revision_keeps_its_runs_and_what_they_hold(
     assert kept() == (1, 1)
     move("head")
     assert kept() == (1, 1)
+
+
+def test_a_locked_database_is_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.database.BUSY_MILLISECONDS", 50)
+    path = tmp_path / "tautrain.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        database = Database(f"sqlite:///{path}")
+        with pytest.raises(DatabaseUnusable, match="locked"):
+            database.migrate()
+        database.close()
+
+
+def test_a_database_that_was_removed_is_not_ready_and_takes_nothing(
+    client: TestClient, settings: Settings, queue_run: Callable[..., Json]
+) -> None:
+    queue_run()
+    path = settings.data_dir / "tautrain.db"
+    kept = path.rename(path.with_suffix(".kept"))
+    for gone in ("removed", "replaced"):
+        for answer in (client.get("/readyz"), client.post("/runs", json={})):
+            assert answer.status_code == 503
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert int(answer.headers["retry-after"]) > 0
+            assert gone in answer.json()["detail"]
+        path.touch()
+    kept.rename(path)
+    assert client.get("/readyz").status_code == 200
+    queue_run()
+
+
+def test_a_damaged_database_is_503_and_the_leases_are_watched_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(settings.model_copy(update={"lease_check_seconds": 0.01}))
+    watched = threading.Semaphore(0)
+    real = main._expire
+
+    def expire(parts: Parts) -> list[str]:
+        watched.release()
+        return real(parts)
+
+    monkeypatch.setattr(main, "_expire", expire)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        app.state.parts.database.engine.dispose()
+        for path in settings.data_dir.glob("tautrain.db*"):
+            path.write_bytes(b"garbage" * 10_000)
+        answer = client.get("/runs")
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0
+        # Counted out first: what was watched before the damage proves nothing.
+        while watched.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert watched.acquire(timeout=10)

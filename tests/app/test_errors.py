@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app.contract import ReportBatch
 from app.problems import error_path
 
 JSON = {"Content-Type": "application/json"}
@@ -145,3 +147,58 @@ def test_the_openapi_document_is_complete(client: TestClient) -> None:
     text = client.get("/openapi.json").text
     for reference in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
         assert reference in schemas
+
+
+def test_a_tag_that_is_also_a_field_s_name_stands_once_in_the_path() -> None:
+    data = {"reports": [{"kind": "rollout", "rollout": {"reward": 2}}, {"kind": "rollout"}]}
+    tagged = ("reports", 0, "rollout", "rollout", "reward")
+    assert error_path(tagged, data) == "reports.0.rollout.reward"
+    assert error_path(("reports", 1, "rollout", "rollout"), data) == "reports.1.rollout"
+
+
+def test_wrong_tokens_of_a_retried_rollout_are_named_with_their_path(worker: Any) -> None:
+    wrong = {"kind": "event", "type": "rollout_retried", "data": {"tokens": {"user_prompt": "x"}}}
+    answer = worker.call("reports", reports=[{"id": "retried-1", **wrong}])
+    [error] = problem(answer, 422)["errors"]
+    assert error["path"] == "reports.0.data.tokens.user_prompt"
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs/validate"])
+def test_many_errors_are_counted_and_only_some_are_listed(client: TestClient, path: str) -> None:
+    fields = {f"wrong{i}": 1 for i in range(2000)}
+    answer = client.post(path, json={"config": fields})
+    document = problem(answer, 422)
+    assert len(document["errors"]) == 50
+    assert document["detail"].endswith("and 1995 more")
+    assert len(answer.content) < 10_000
+    document = problem(client.post(path, json=fields), 422)
+    assert len(document["errors"]) == 50
+    assert "and 1950 more" in document["detail"]
+
+
+def test_a_long_name_is_not_sent_back_whole(client: TestClient) -> None:
+    answer = client.post("/runs", json={"config": {"x" * 100_000: 1}, "preset": None})
+    assert problem(answer, 422)["errors"][0]["path"].startswith("config.xxx")
+    assert len(answer.content) < 10_000
+
+
+def test_a_large_batch_is_refused_at_its_first_wrong_report(worker: Any) -> None:
+    reports = [{"id": f"log-{i:05}", "kind": "log", "lines": [0] * 4000} for i in range(9)]
+    answer = worker.call("reports", reports=reports)
+    [error] = problem(answer, 422)["errors"]
+    assert error["path"] == "reports.0.lines.0"
+
+
+def test_a_large_body_is_validated_off_the_event_loop(
+    worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def validate(cls: type[ReportBatch], value: Any) -> ReportBatch:
+        threads.append(threading.current_thread().name)
+        return super(ReportBatch, cls).model_validate(value)
+
+    monkeypatch.setattr(ReportBatch, "model_validate", classmethod(validate))
+    assert worker.report({"kind": "log", "lines": ["x" * 70_000]}) == {"accepted": 1, "repeated": 0}
+    [thread] = threads
+    assert "worker thread" in thread, "one of the pool's, not the event loop's"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
+
+from app.database import Database
 
 Json = dict[str, Any]
 AT = "2026-01-01T00:00:00Z"
@@ -458,3 +462,21 @@ def test_a_tasks_baselines_are_known_from_the_newest_run(client: TestClient, wor
     assert client.get("/tasks/mock/create_task_1").json()["baselines"] == known
     assert client.get("/tasks?domain=mock").json()["items"][0]["baselines"] == known
     assert client.get("/rollouts/ro_1").json()["baselines"] == known
+
+
+def test_values_and_lines_are_inserted_by_one_statement_each(
+    worker: Any, database: Database
+) -> None:
+    inserts: Counter[str] = Counter()
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("INSERT INTO"):
+            inserts[statement.split()[2]] += 1
+
+    event.listen(database.engine, "before_cursor_execute", count)
+    values = {f"m{i}": 1.0 for i in range(3000)}
+    worker.report(
+        {"kind": "metrics", "step": 1, "values": values},
+        {"kind": "log", "lines": ["x"] * 3000},
+    )
+    assert (inserts["metric_point"], inserts["log_line"]) == (1, 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -87,6 +89,29 @@ def test_many_workers_wait_at_once_and_each_run_goes_to_one(server: str, app: Fa
 
     taken = asyncio.run(scene())
     assert len({claim["run_id"] for claim in taken}) == len(taken) == runs
+
+
+def test_a_debug_client_that_hung_up_frees_its_slot_and_ends_the_conversation(
+    server: str, app: FastAPI, child_script: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    note = tmp_path / "pid"
+    parts = app.state.parts
+    parts.settings.debug_command = child_script(
+        f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    )
+    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=30)
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/rollouts/debug", '{"task_id": "create_task_1"}', headers)
+    until = time.monotonic() + 30
+    while not (note.exists() and note.read_text()):
+        assert time.monotonic() < until, "the child was not asked"
+        threading.Event().wait(0.01)
+    connection.close()
+    while parts.debug_pool.running:
+        assert time.monotonic() < until, "the slot is still taken"
+        threading.Event().wait(0.01)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 def test_a_worker_that_hung_up_is_given_no_run(server: str, app: FastAPI) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,6 +140,37 @@ def test_a_chat_model_may_play_both_sides(child: Child) -> None:
     assert answer["rollout"]["outcome"] == "completed"
     assert answer["rollout"]["tokens"]["user_prompt"] == 22
     assert KEY not in json.dumps(answer)
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen(
+    [sys.executable, "-m", "worker.debug"], stdout=subprocess.PIPE, start_new_session=True
+)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word of a parent's death")
+def test_it_dies_with_its_parent_even_where_its_input_does_not_end() -> None:
+    ours, its = os.pipe()[::-1]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], cwd=ROOT, stdin=its, stdout=subprocess.PIPE
+    )
+    try:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        ended, _, _ = select.select([child], [], [], 20)
+        os.close(child)
+        assert ended
+    finally:
+        parent.kill()
+        parent.wait()
+        for descriptor in (ours, its):
+            os.close(descriptor)
 
 
 @pytest.mark.slow

@@ -181,6 +181,7 @@ def test_the_key_that_the_config_names_shows_in_no_log_whatever_its_name(
     fake_api, work, command, monkeypatch
 ):
     monkeypatch.setenv("MY_ENDPOINT", "value-of-the-key")
+    monkeypatch.setenv("TAUTRAIN_KEY_VARIABLES", "MY_ENDPOINT")
     fake_api.offer(user_simulator={"kind": "openai", "api_key_env": "MY_ENDPOINT"})
     work(command("raise RuntimeError('sent ' + os.environ['MY_ENDPOINT'])\n"))
     request = finish(fake_api)
@@ -290,8 +291,9 @@ Path(sys.argv[1]).with_name("trained").touch()
 
 
 def test_what_preflight_refuses_fails_the_run_and_starts_no_child(
-    fake_api, work, command, tmp_path
+    fake_api, work, command, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("TAUTRAIN_KEY_VARIABLES", "NO_SUCH_KEY")
     fake_api.offer(user_simulator={"kind": "openai", "api_key_env": "NO_SUCH_KEY"})
     work(command(SUCCEEDS))
     request = finish(fake_api)

@@ -8,6 +8,7 @@ import pytest
 
 from app.contract import Claim, Engine, RunConfig
 from worker import probe
+from worker.__main__ import main, url_problem
 from worker.environment import child_environment
 from worker.handover import AttemptInput
 from worker.preflight import preflight
@@ -23,14 +24,27 @@ def test_the_default_config_has_nothing_against_it():
     assert preflight(config(), {}, CPU) is None
 
 
-@pytest.mark.parametrize("environment", [{}, {"MY_KEY": ""}])
+ALLOWED = {"TAUTRAIN_KEY_VARIABLES": "OTHER, MY_KEY"}
+
+
+@pytest.mark.parametrize("environment", [ALLOWED, {**ALLOWED, "MY_KEY": ""}])
 def test_a_missing_key_names_the_variable_and_the_field(environment):
     user = {"kind": "openai", "api_key_env": "MY_KEY"}
     problem = preflight(config(user_simulator=user), environment, CPU)
     assert problem.code == "missing_key"
     assert "MY_KEY" in problem.message
     assert "user_simulator.api_key_env" in problem.message
-    assert preflight(config(user_simulator=user), {"MY_KEY": "k"}, CPU) is None
+    assert preflight(config(user_simulator=user), {**ALLOWED, "MY_KEY": "k"}, CPU) is None
+
+
+def test_a_config_cannot_read_a_variable_that_the_worker_s_operator_did_not_list():
+    user = {"kind": "openai", "api_key_env": "AWS_SECRET"}
+    problem = preflight(config(user_simulator=user), {"AWS_SECRET": "s", **ALLOWED}, CPU)
+    assert problem.code == "key_not_allowed"
+    assert "user_simulator.api_key_env" in problem.message
+    assert "TAUTRAIN_KEY_VARIABLES" in problem.message
+    usual = config(user_simulator={"kind": "openai"})
+    assert preflight(usual, {"OPENAI_API_KEY": "k"}, CPU) is None
 
 
 @pytest.mark.parametrize("path", ["/no/such/model", "./no/model", "~/no/model", "no-such-model"])
@@ -41,9 +55,64 @@ def test_a_model_that_is_not_there_names_the_field_and_the_path(path):
     assert path in problem.message
 
 
+def put_model(folder):
+    """The names that a whole model's folder has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("lacks", "named"),
+    [
+        ("config.json", "config.json"),
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "weights"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model_names_what_is_missing(tmp_path, lacks, named):
+    (put_model(tmp_path / "model") / lacks).unlink()
+    problem = preflight(config(model={"path": str(tmp_path / "model")}), {}, CPU)
+    assert problem.code == "model_not_found"
+    assert "model.path" in problem.message
+    assert problem.message.partition("no whole model: ")[2].startswith("no ")
+    assert named in problem.message.partition("no whole model: ")[2]
+
+
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.gguf").write_text("")
+    problem = preflight(config(model={"path": str(tmp_path / "model.gguf")}), {}, CPU)
+    assert problem.code == "model_not_found"
+    assert "is not a folder" in problem.message
+
+
+@pytest.mark.parametrize("text", ["{}", '{"chat_template": null}', "[]", "garbage", None])
+def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path, text):
+    folder = put_model(tmp_path / "model")
+    settings = folder / "tokenizer_config.json"
+    settings.unlink() if text is None else settings.write_text(text)
+    asked = config(model={"path": str(folder)})
+    problem = preflight(asked, {}, CPU)
+    assert problem.code == "no_chat_template"
+    assert "tokenizer" in problem.message
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert preflight(asked, {}, CPU) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["x" * 5000, "/" + "x" * 5000, "~" + "x" * 5000, "a/" + "x" * 5000]
+)
+def test_a_very_long_name_is_not_found(tmp_path, path):
+    problem = preflight(config(model={"path": path}), {"HF_HOME": str(tmp_path)}, CPU)
+    assert problem.code == "model_not_found"
+    assert len(problem.message) < 600
+
+
 def test_a_model_that_is_there_is_fine(tmp_path, monkeypatch):
-    assert preflight(config(model={"path": str(tmp_path)}), {}, CPU) is None
-    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert preflight(config(model={"path": str(put_model(tmp_path))}), {}, CPU) is None
+    put_model(tmp_path / "org" / "name")
     monkeypatch.chdir(tmp_path)
     environment = child_environment({}, config(model={"path": "org/name"}), 1)
     assert preflight(config(model={"path": "org/name"}), environment, CPU) is None
@@ -93,7 +162,7 @@ def test_a_name_that_the_hub_could_not_have_is_not_found(tmp_path):
 
 def test_a_model_below_the_home_reaches_the_child_with_its_whole_path(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "model").mkdir()
+    put_model(tmp_path / "model")
     below_home = config(model={"path": "~/model"})
     assert preflight(below_home, {}, CPU) is None
     claim = Claim(
@@ -160,6 +229,34 @@ print(json.dumps([json.loads(found.model_dump_json()), sorted(heavy & set(sys.mo
     assert found["cpus"] >= 1
     assert found["memory_bytes"] > 2**28
     assert found["versions"]["python"].startswith("3.")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TAUTRAIN_URL", "ftp://api:8321"),
+        ("TAUTRAIN_URL", "api:8321"),
+        ("TAUTRAIN_URL", "http://u:secret@api:port"),
+        ("TAUTRAIN_URL", "http://u:secret@api:99999"),
+        ("TAUTRAIN_URL", "http://"),
+        ("TAUTRAIN_URL", "http://[::1"),
+        ("TAUTRAIN_PORT", "none"),
+    ],
+)
+def test_an_address_that_is_none_is_one_line_that_names_its_variable(
+    monkeypatch, capsys, variable, value
+):
+    monkeypatch.delenv("TAUTRAIN_URL", raising=False)
+    monkeypatch.setenv(variable, value)
+    assert main([]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert variable in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize("url", ["http://api:8321", "https://[::1]:1/below", "http://127.0.0.1"])
+def test_an_address_that_is_one_is_taken(url):
+    assert url_problem(url, {"TAUTRAIN_URL": url}) is None
 
 
 def test_a_gpu_engine_needs_a_gpu_and_vllm(monkeypatch):
