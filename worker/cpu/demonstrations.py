@@ -130,7 +130,7 @@ async def record(task_id: str, answer: Answer) -> Demonstration:
     async with AsyncOpenAI(api_key="none", base_url="http://policy/v1", http_client=http) as openai:
         client = OpenAIChatCompletionClient(model="policy", async_client=openai)
         spec = RolloutSpec(
-            id=f"demonstration-{task_id}",
+            id=f"ro_demonstration-{task_id}",
             domain=Domain.MOCK,
             task_id=task_id,
             mode=RolloutMode.DEBUG,

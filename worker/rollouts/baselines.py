@@ -67,7 +67,7 @@ def _reward(domain: Domain, task_id: str, assistant: Assistant) -> float | None:
     task = load_task(domain, task_id)
     user = ScriptedUser()
     spec = RolloutSpec(
-        id=f"baseline-{assistant.kind}",
+        id=f"ro_baseline-{assistant.kind}",
         domain=domain,
         task_id=task_id,
         mode=RolloutMode.DEBUG,
