@@ -13,6 +13,9 @@ from worker.outbox import ReporterConfig
 
 RESULT_NAME = "result.json"
 
+STOP_REASON_NAME = "stop_reason"
+"""File by which the trainer tells the attempt's main process why training ended early."""
+
 SPENT_NAME = "budget_spent"
 """File by which the worker tells the child that a budget is spent; it names the field."""
 

@@ -25,7 +25,7 @@ from app.contract import (
     split_tasks,
 )
 from worker.agent import TRAINED_AGENT, Tau2Agent
-from worker.handover import AttemptInput, AttemptResult
+from worker.handover import STOP_REASON_NAME, AttemptInput, AttemptResult
 from worker.reporter import Reporter
 from worker.rollouts.baselines import baselines
 from worker.rollouts.tasks import task_ids, tau2_splits
@@ -35,7 +35,7 @@ from worker.training.proxy import free_port, make_proxy_key
 from worker.training.ray_cluster import start_ray
 from worker.training.refusal import TRAINING_FAILED, ConfigRefused
 from worker.training.runners import OnDeath, WatchedRunners
-from worker.training.trainer import STOP_REASON_NAME, CpuTrainer, ReportingTrainer
+from worker.training.trainer import CpuTrainer, ReportingTrainer
 from worker.training.verl_config import verl_overrides
 
 RUNNER_POLL_SECONDS = 0.2
@@ -129,7 +129,7 @@ def _report_plan(
 def _policy(config: RunConfig, cache: Path, reporter: Reporter) -> str:
     """Path of the model to start from; the tiny one is made and warm-started if need be."""
     if config.model.path != "tiny":
-        return os.path.expanduser(config.model.path)
+        return config.model.path
     from worker.cpu.demonstrations import ANSWERS, record_all
     from worker.cpu.warm_start import warm_started_policy
 

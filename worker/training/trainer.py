@@ -23,12 +23,9 @@ from verl.single_controller.ray.base import (
 
 from app.contract import Phase
 from worker.cpu.engine import CpuActorWorker
-from worker.handover import SPENT_NAME, AttemptInput
+from worker.handover import SPENT_NAME, STOP_REASON_NAME, AttemptInput
 from worker.reporter import Reporter
 from worker.training.daemon import NothingToLearn
-
-STOP_REASON_NAME = "stop_reason"
-"""File in the attempt's directory that says why training ended early."""
 
 
 class ReportingTrainer(AgentLightningTrainer):
